@@ -1,0 +1,5 @@
+"""python -m mixmo"""
+
+from mixmo.cli import main
+
+raise SystemExit(main())

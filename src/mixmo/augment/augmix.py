@@ -1,0 +1,159 @@
+"""AugMix: a convex sum of the image and of three chains of random operations on it (Hendrycks et al., 2020).
+
+    x' = (1 - m) x + m sum_i w_i chain_i(x),   w ~ Dirichlet(1, 1, 1),   m ~ Beta(1, 1)
+
+The operations are the paper's eight that do not overlap with CIFAR-C, plus identity and invert, which its authors' code
+has too; a chain applies 1 to 4 of them. The severity is fixed, so that only the sign of an operation is random. There
+is no Jensen-Shannon loss, as in the paper.
+
+Each step serves all samples and chains at once, whatever their operations: one gather moves pixels (an affine map in
+PIL's 16.16 fixed point, the identity for the others), one gather looks values up in a table (the identity for the
+geometric ones). Integers throughout, so the chains equal PIL's pixel by pixel.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+OPERATIONS = (
+    "identity",
+    "equalize",
+    "posterize",
+    "rotate",
+    "solarize",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "invert",
+)
+_CODE = {name: code for code, name in enumerate(OPERATIONS)}
+
+
+def uniforms(width: int = 3, depth: int = 4) -> int:
+    """How many uniform numbers a sample needs: m; a weight and a depth a chain; operation and sign a step."""
+    return 1 + width * (2 + 2 * depth)
+
+
+def augmix(images_NHWC: Tensor, u_NP: Tensor, width: int = 3, depth: int = 4, severity: float = 3.0) -> Tensor:
+    """AugMix on uint8 images; returns floats in 0..255 (N, H, W, C), to be normalised next.
+
+    Chains are 1..depth long, uniformly. Repeated copies of a sample share their operations, as in the authors' code, if
+    the caller gives them the same uniform numbers.
+    """
+    N, H, W, C = images_NHWC.shape
+    m_N111 = u_NP[:, :1, None, None]
+    u_NBX = u_NP[:, 1:].reshape(N, width, 2 + 2 * depth)  # B = width chains
+    exponential_NB = -torch.log1p(-u_NBX[:, :, 0].clamp(1e-7, 1 - 1e-7))
+    weight_NB = exponential_NB / exponential_NB.sum(dim=1, keepdim=True)
+
+    length_NB1 = 1 + (depth * u_NBX[:, :, 1:2]).long().clamp(max=depth - 1)
+    operation_NBT = (len(OPERATIONS) * u_NBX[:, :, 2 : 2 + depth]).long().clamp(max=len(OPERATIONS) - 1)
+    used_NBT = torch.arange(depth, device=u_NP.device) < length_NB1
+    operation_NBT = torch.where(used_NBT, operation_NBT, _CODE["identity"])
+    sign_NBT = torch.where(u_NBX[:, :, 2 + depth :] < 0.5, 1, -1)
+
+    chain_RHWC = images_NHWC[:, None].expand(-1, width, -1, -1, -1).reshape(-1, H, W, C)  # R = N * B
+    chain_RHWC = operate(chain_RHWC, operation_NBT.view(-1, depth), sign_NBT.view(-1, depth), severity)
+    chain_NBHWC = chain_RHWC.view(N, width, H, W, C)
+    mixture_NHWC = (weight_NB[:, :, None, None, None] * chain_NBHWC).sum(dim=1)
+    return torch.lerp(images_NHWC.float(), mixture_NHWC, m_N111)
+
+
+def operate(images_RHWC: Tensor, operation_RT: Tensor, sign_RT: Tensor, severity: float = 3.0) -> Tensor:
+    """T operations in turn on each uint8 image, given as indices into OPERATIONS and signs +1 or -1."""
+    R, H, W, C = images_RHWC.shape
+    source_OP, inside_OP = _sources(H, W, severity, images_RHWC.device)
+    signed_RT = 2 * operation_RT + (sign_RT < 0)
+    pixels_RPC = images_RHWC.reshape(R, H * W, C)
+    for t in range(operation_RT.shape[1]):
+        table_RVC = _table(pixels_RPC, operation_RT[:, t], severity).expand(-1, -1, C)
+        moved_RPC = pixels_RPC.gather(1, source_OP[signed_RT[:, t], :, None].expand(-1, -1, C))
+        pixels_RPC = table_RVC.gather(1, moved_RPC.long()) * inside_OP[signed_RT[:, t], :, None]
+    return pixels_RPC.view(R, H, W, C)
+
+
+def _sources(H: int, W: int, severity: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Which pixel each pixel comes from (O, P), and whether that lies inside of the image; outside is black.
+
+    O = 2 operation + (0 for sign +1, 1 for sign -1).
+    """
+    signed_O1 = torch.arange(2 * len(OPERATIONS), device=device)[:, None]
+    x_P = torch.arange(H * W, device=device) % W
+    y_P = torch.arange(H * W, device=device) // W
+    a, b, c, d, e, f = _affine(signed_O1, H, W, severity)
+    x_OP = (a * x_P + b * y_P + c) >> 16
+    y_OP = (d * x_P + e * y_P + f) >> 16
+    inside_OP = (x_OP >= 0) & (x_OP < W) & (y_OP >= 0) & (y_OP < H)
+    return y_OP.clamp(0, H - 1) * W + x_OP.clamp(0, W - 1), inside_OP
+
+
+def _affine(signed_O1: Tensor, H: int, W: int, severity: float) -> list[Tensor]:
+    """The six coefficients of each signed operation, from constants of the host: no copy to the device."""
+    plus, minus = _affine_maps(1, H, W, severity), _affine_maps(-1, H, W, severity)
+    coefficients = []
+    for i, same in enumerate(plus["identity"]):
+        value_O1 = torch.full_like(signed_O1, same)
+        for name in plus:
+            for offset, value in enumerate((plus[name][i], minus[name][i])):
+                if value != same:
+                    value_O1 = torch.where(signed_O1 == 2 * _CODE[name] + offset, value, value_O1)
+        coefficients.append(value_O1)
+    return coefficients
+
+
+def _affine_maps(sign: int, H: int, W: int, severity: float) -> dict[str, list[int]]:
+    """name -> (a, b, c, d, e, f) times 2^16: pixel (x, y) comes from (a x + b y + c, d x + e y + f), rounded down.
+
+    As PIL's nearest-neighbour Image.transform, which maps the centre (x + 1/2, y + 1/2).
+    """
+    angle, shear, shift = (sign * _level(severity, 0, high) for high in (math.radians(30), 0.3, 0.45))
+    cos, sin = math.cos(angle), math.sin(angle)
+    maps = {
+        "identity": (1, 0, 0, 0, 1, 0),
+        "rotate": (cos, -sin, (W - cos * W + sin * H) / 2, sin, cos, (H - sin * W - cos * H) / 2),
+        "shear_x": (1, shear, 0, 0, 1, 0),
+        "shear_y": (1, 0, 0, shear, 1, 0),
+        "translate_x": (1, 0, shift * W, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, shift * H),
+    }
+    centred = {name: (a, b, c + (a + b) / 2, d, e, f + (d + e) / 2) for name, (a, b, c, d, e, f) in maps.items()}
+    return {name: [math.floor(value * 2**16 + 0.5) for value in values] for name, values in centred.items()}
+
+
+def _table(pixels_RPC: Tensor, operation_R: Tensor, severity: float) -> Tensor:
+    """What becomes of each of the 256 values in each image and channel, uint8 (R, 256, C)."""
+    value_V1 = torch.arange(256, device=pixels_RPC.device)[:, None]
+    dropped = 2 ** (8 - int(_level(severity, 4, 8)))  # posterize keeps the upper bits
+    tables = {
+        "posterize": value_V1 // dropped * dropped,
+        "solarize": torch.where(value_V1 < _level(severity, 0, 256), value_V1, 255 - value_V1),
+        "invert": 255 - value_V1,
+        "equalize": _equalized(pixels_RPC),
+    }
+    table = value_V1.byte()
+    for name, new in tables.items():
+        table = torch.where((operation_R == _CODE[name])[:, None, None], new.byte(), table)
+    return table
+
+
+def _equalized(pixels_RPC: Tensor) -> Tensor:
+    """PIL's equalize as a table (R, 256, C): v becomes (step // 2 + pixels below v) // step.
+
+    step = (pixels below the maximum) // 255; where it is 0, as on images under 256 pixels, nothing changes.
+    """
+    R, _, C = pixels_RPC.shape
+    index_RPC = pixels_RPC.long()
+    zeros_RVC = torch.zeros(R, 256, C, dtype=torch.int32, device=pixels_RPC.device)
+    count_RVC = zeros_RVC.scatter_add(1, index_RPC, torch.ones_like(zeros_RVC[:1, :1, :1]).expand_as(index_RPC))
+    below_RVC = count_RVC.cumsum(dim=1, dtype=torch.int32) - count_RVC
+    step_R1C = below_RVC.gather(1, index_RPC.amax(dim=1, keepdim=True)) // 255
+    level_RVC = (step_R1C // 2 + below_RVC) // step_R1C.clamp(min=1)
+    value_V1 = torch.arange(256, device=pixels_RPC.device, dtype=torch.int32)[:, None]
+    return torch.where(step_R1C > 0, level_RVC.clamp(max=255), value_V1)
+
+
+def _level(severity: float, low: float, high: float) -> float:
+    """The strength of an operation whose range is low..high at a severity of 0..30."""
+    return low + severity / 30 * (high - low)

@@ -1,0 +1,56 @@
+"""The command `mixmo`. Each subcommand is a file here with one function `main(arguments)`."""
+
+import importlib
+import os
+import sys
+
+from mixmo.errors import UserError, unknown
+
+COMMANDS = {
+    "demo": "train on the embedded digits and show two networks inside one",
+    "train": "train a recipe into a run directory",
+    "eval": "score one run, or several as one ensemble",
+    "list": "what there is: recipes, models, masks, datasets, metrics",
+    "show": "a recipe in full, with its cost",
+}
+
+
+def usage() -> str:
+    lines = [f"  {name:10} {summary}" for name, summary in COMMANDS.items()]
+    return (
+        "usage: mixmo COMMAND ...\n\nAn ensemble for the price of one network.\n\n"
+        + "\n".join(lines)
+        + ("\n\n`mixmo COMMAND --help` tells more. Example: mixmo train cifar100/cut-mixmo --width 4 --out runs/cut4\n")
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; bad input gives one sentence on standard error and exit status 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage(), end="")
+        return 0
+    if arguments[0] == "--version":
+        from mixmo import __version__
+
+        print(__version__)
+        return 0
+    from mixmo.engine import Stopped
+
+    try:
+        if arguments[0] not in COMMANDS:
+            raise unknown("command", arguments[0], COMMANDS)
+        module = importlib.import_module(f"mixmo.cli.{arguments[0]}_")
+        module.main(arguments[1:])
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"mixmo: {error}", file=sys.stderr)
+        return 2
+    except Stopped as stopped:
+        print(f"mixmo: {stopped}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

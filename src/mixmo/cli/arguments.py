@@ -1,0 +1,83 @@
+"""Command lines and YAML files read into the typed schema, with errors that name the nearest valid key."""
+
+import re
+from argparse import ArgumentError
+from dataclasses import fields
+from pathlib import Path
+
+import jsonargparse
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+
+from mixmo.errors import UserError, unknown
+from mixmo.recipes import Recipe, named
+from mixmo.recipes.schema import FIELDS
+
+jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+def parser(command: str, description: str) -> ArgumentParser:
+    """A parser of one command. Use `parse` to run it."""
+    return ArgumentParser(prog=f"mixmo {command}", description=description, exit_on_error=False, print_config=None)
+
+
+def add_recipe(into: ArgumentParser, arguments: list[str]) -> None:
+    """The positional RECIPE, --config and one option for each of its fields; the named recipe gives the defaults."""
+    into.add_argument("recipe", help="a named recipe such as cifar100/cut-mixmo (`mixmo list recipes`)")
+    into.add_argument(
+        "--config", action="config", help="YAML file with fields to override, such as a run's recipe.yaml"
+    )
+    into.add_class_arguments(Recipe, as_group=False)
+    name = next(
+        (word for word in arguments if re.fullmatch(r"[\w+-]+/[\w+.-]+", word) and not word.startswith("-")), None
+    )
+    if name is not None and "--help" not in arguments and "-h" not in arguments:
+        defaults = named(name)
+        into.set_defaults({field: getattr(defaults, field) for field in FIELDS})
+    for word, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        path = value if word == "--config" else word.removeprefix("--config=") if word.startswith("--config=") else None
+        if path is not None:
+            check_file(Path(path))
+
+
+def check_file(path: Path) -> None:
+    """A YAML file of recipe fields: readable, a mapping, every key known."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise UserError(f"--config {path} cannot be read: {reason}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"--config {path} holds no fields; write lines such as `width: 4`")
+    for key in content:
+        if key not in FIELDS:
+            raise unknown(f"field in {path}:", str(key), FIELDS)
+
+
+def recipe_of(parsed: Namespace) -> Recipe:
+    return Recipe(**{field.name: getattr(parsed, field.name) for field in fields(Recipe)})
+
+
+def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:
+    """Parsed arguments, or a UserError of one sentence."""
+    options = {string for action in into._actions for string in action.option_strings}
+    for word in arguments:
+        option = word.partition("=")[0]
+        if option.startswith("--") and option not in options:
+            raise unknown("option", option, options)
+    try:
+        return into.parse_args(arguments)
+    except ArgumentError as error:
+        raise UserError(f"{sentence(str(error))} (see {into.prog} --help)") from error
+
+
+def sentence(message: str) -> str:
+    """jsonargparse's message in one line, without Python's names for types.
+
+    >>> sentence('Parser key "width":\\n  Expected a <class \\'int\\'>. Got value: x')
+    'width: expected int, got x'
+    """
+    text = " ".join(message.split())
+    text = re.sub(r"<class '(\w+)'>", r"\1", text)
+    match = re.fullmatch(r'Parser key "([^"]+)": Expected an? (.+)\. Got value: (.*)', text)
+    return f"{match[1]}: expected {match[2]}, got {match[3]}" if match else text

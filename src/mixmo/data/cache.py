@@ -1,0 +1,86 @@
+"""A decoded image set beside its files, so that the second start takes seconds.
+
+    FOLDER/.mixmo-cache/NAME-STAMP/images.npy, kept.npy
+
+The stamp is a fingerprint of the files (names, sizes, times) and of the format's version: whatever changes gets another
+folder, and the old one is removed. A folder appears by a rename, complete or not at all.
+"""
+
+import hashlib
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mixmo.data.decode import Decoded, Sample
+
+VERSION = 1  # of the format and of how images are decoded
+LEFTOVER = 3600  # seconds after which an unfinished folder belongs to a process that died
+
+
+def fingerprint(folder: Path, samples: Sequence[Sample]) -> str:
+    """Changes whenever a file is added, removed, renamed, resized or rewritten; not when all of `folder` is moved."""
+    digest = hashlib.sha256(f"mixmo cache {VERSION}\n".encode())
+    above = f"{folder}{os.sep}"
+    for path, _ in samples:
+        try:
+            status = os.stat(path)
+            digest.update(f"{path.removeprefix(above)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(f"{path.removeprefix(above)}\0missing\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def cached(folder: Path, name: str, stamp: str, build: Callable[[], Decoded]) -> Decoded:
+    """The decoded set `name` of `folder`, memory-mapped from its cache, or built and then cached.
+
+    Where the cache cannot be written (a read-only folder, a full disk) there is none, and one warning says so.
+    """
+    home = folder / ".mixmo-cache"
+    found = _read(home / f"{name}-{stamp}")
+    if found is not None:
+        return found
+    built = build()
+    try:
+        _write(home, name, stamp, built)
+    except OSError as error:
+        warnings.warn(
+            f"{home} cannot be written ({error.strerror or error}), so {name} will be decoded again at the next start; "
+            "make the folder writable to keep the decoded images",
+            stacklevel=2,
+        )
+        return built
+    return _read(home / f"{name}-{stamp}") or built
+
+
+def _read(path: Path) -> Decoded | None:
+    """What `path` holds, or nothing if it is not there or damaged: then it is built again."""
+    try:
+        # Copy-on-write, because torch wants to be allowed to write; nobody does.
+        images = np.load(path / "images.npy", mmap_mode="c", allow_pickle=False)
+        kept = np.load(path / "kept.npy", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = images.dtype == np.uint8 and images.ndim == 4 and kept.dtype == np.int64 and kept.shape == images.shape[:1]
+    return Decoded(images, kept) if whole else None
+
+
+def _write(home: Path, name: str, stamp: str, built: Decoded) -> None:
+    home.mkdir(exist_ok=True)
+    fresh = home / f".{name}-{stamp}-{os.getpid()}"
+    try:
+        fresh.mkdir(exist_ok=True)
+        np.save(fresh / "images.npy", built.images)
+        np.save(fresh / "kept.npy", built.kept)
+        for old in home.glob(f"{name}-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        for old in home.glob(f".{name}-*"):
+            if old != fresh and time.time() - old.stat().st_mtime > LEFTOVER:
+                shutil.rmtree(old, ignore_errors=True)
+        fresh.rename(home / f"{name}-{stamp}")
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)

@@ -1,0 +1,116 @@
+"""From image files to one uint8 array: decode one sample, or all of them in parallel, skipping what cannot be read."""
+
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mixmo.errors import UserError
+
+CHUNK = 256  # samples handed to a thread at once
+NAMED = 5  # unreadable files named in the warning
+
+
+class SkippedImages(UserWarning):
+    """Some images of a set cannot be read."""
+
+
+class Sample(NamedTuple):
+    """A file, and the name of its class."""
+
+    path: str
+    label: str
+
+
+class Decoded(NamedTuple):
+    """The samples that could be read."""
+
+    images: np.ndarray  # uint8 (D, size, size, 3)
+    kept: np.ndarray  # int64 (D,): their positions in the list of samples
+
+
+def decode(path: str, size: int) -> np.ndarray:
+    """The RGB image in `path`, its shorter side resized to `size` and its centre cut out: uint8 (size, size, 3).
+
+    Palettes, greys, 16-bit greys and CMYK become RGB; transparency is dropped. Raises whatever PIL does on a bad file.
+    """
+    with Image.open(path) as image:
+        image.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a fraction of its size
+        rgb = _rgb(image)
+    width, height = rgb.size
+    if (width, height) != (size, size):
+        scale = size / min(width, height)
+        width, height = max(size, round(width * scale)), max(size, round(height * scale))
+        left, top = (width - size) // 2, (height - size) // 2
+        rgb = rgb.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    return np.asarray(rgb)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        image.load()  # or a truncated file would go unnoticed
+        return image
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError("pixels of 32 bits have no known range")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
+    """Every sample that can be read, in order, decoded by all cores; `what` names the set beside the progress bar.
+
+    Threads, not processes: PIL decodes outside the interpreter's lock, and threads start at once in any program.
+    """
+    images = np.empty((len(samples), size, size, 3), np.uint8)
+    kept = np.zeros(len(samples), dtype=bool)
+
+    def work(start: int) -> int:
+        stop = min(start + CHUNK, len(samples))
+        for index in range(start, stop):
+            try:
+                images[index] = decode(samples[index].path, size)
+                kept[index] = True
+            except Exception:  # a damaged file can raise nearly anything in PIL; it is reported by `report`
+                continue
+        return stop - start
+
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        with _progress() as progress:
+            task = progress.add_task(f"decoding {what}", total=len(samples))
+            for done in pool.map(work, range(0, len(samples), CHUNK)):
+                progress.advance(task, done)
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C stops here and not after the last image
+    positions = np.flatnonzero(kept)
+    if len(positions) < len(samples):
+        for target, source in enumerate(positions):  # in place: a second array might not fit
+            images[target] = images[source]
+    return Decoded(images[: len(positions)], positions)
+
+
+def report(samples: Sequence[Sample], decoded: Decoded, what: str) -> None:
+    """Warn once about the samples that could not be read, naming the first few; an error if none could."""
+    bad = np.setdiff1d(np.arange(len(samples)), decoded.kept)
+    if not len(bad):
+        return
+    names = ", ".join(samples[index].path for index in bad[:NAMED]) + (", ..." if len(bad) > NAMED else "")
+    if len(bad) == len(samples):
+        raise UserError(f"none of the {len(bad)} images of {what} can be read ({names}); check the files and the paths")
+    message = f"{len(bad)} of the {len(samples)} images of {what} cannot be read and are skipped: {names}"
+    warnings.warn(message, SkippedImages, stacklevel=2)
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,0 +1,179 @@
+"""Fetch a data set from its official place: resumed where it was cut, verified, and unpacked with care."""
+
+import http.client
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from mixmo.data.check import check, md5
+from mixmo.data.extract import unpack
+from mixmo.data.registry import remedy
+from mixmo.errors import UserError, unknown
+
+TRIES = 4  # of a connection that is cut; each goes on where the last one ended
+TIMEOUT = 30.0  # seconds without a byte
+BLOCK = 1 << 20
+
+
+class Source(NamedTuple):
+    """An archive in the world, and what unpacking it gives; the limits are a little above the real figures."""
+
+    url: str
+    md5: str
+    folder: str
+    members: int
+    size: int
+
+    @property
+    def archive(self) -> str:
+        return self.url.rsplit("/", 1)[1].split("?")[0]
+
+
+SOURCES = {
+    "cifar10": Source(
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "c58f30108f718f92721af3b95e74349a",
+        "cifar-10-batches-py",
+        members=20,
+        size=200_000_000,
+    ),
+    "cifar100": Source(
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        "eb9058c3a382ffc7106e4002c42a8d85",
+        "cifar-100-python",
+        members=20,
+        size=200_000_000,
+    ),
+    "tiny-imagenet": Source(
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        "90528d7ca1a48142e341f4ef8d21d0de",
+        "tiny-imagenet-200",
+        members=130_000,
+        size=500_000_000,
+    ),
+    "cifar10-c": Source(
+        "https://zenodo.org/records/2535967/files/CIFAR-10-C.tar?download=1",
+        "56bf5dcef84df0e2308c6dcbcbbd8499",
+        "CIFAR-10-C",
+        members=40,
+        size=3_500_000_000,
+    ),
+    "cifar100-c": Source(
+        "https://zenodo.org/records/3555552/files/CIFAR-100-C.tar?download=1",
+        "11f0ed0f1191edbf9fa23466ae6021d3",
+        "CIFAR-100-C",
+        members=40,
+        size=3_500_000_000,
+    ),
+}
+
+
+def get(name: str, to: Path) -> Path:
+    """The folder of data set `name` below `to`, fetched and unpacked unless it is there already and right.
+
+    An archive put into `to` by hand is taken instead of the network's, and kept.
+    """
+    if name not in SOURCES:
+        raise unknown("data set to fetch", name, SOURCES)
+    source = SOURCES[name]
+    folder, archive = to / source.folder, to / source.archive
+    if folder.exists():
+        faults = check(name, to)
+        if faults:
+            raise UserError(f"{folder} exists already and is not right: {faults[0]}")
+        return folder
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        by_hand = archive.exists()
+        if not by_hand:
+            _fetch(source, archive, f"put {source.archive} into {to} by hand, then {remedy(name, to)}")
+        _verify(source, archive, keep=by_hand)
+        unpack(archive, folder, source.members, source.size)
+        if not by_hand:
+            archive.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or to} cannot be written ({error.strerror or error}); "
+            f"make room there or choose another folder, then {remedy(name, to)}"
+        ) from None
+    return folder
+
+
+def _verify(source: Source, archive: Path, keep: bool) -> None:
+    found = md5(archive)
+    if found == source.md5:
+        return
+    if keep:
+        raise UserError(
+            f"{archive} has the md5 {found} instead of {source.md5}: it is damaged or another file; "
+            f"delete it and fetch it again from {source.url}"
+        )
+    archive.unlink()
+    raise UserError(
+        f"what {source.url} sent has the md5 {found} instead of {source.md5} and was deleted from {archive}; try again"
+    )
+
+
+def _fetch(source: Source, archive: Path, by_hand: str) -> None:
+    part = archive.with_name(f"{archive.name}.part")
+    with _progress() as progress:
+        for _ in range(TRIES):
+            if _attempt(source, part, by_hand, progress):
+                os.replace(part, archive)
+                return
+    raise UserError(
+        f"the connection to {source.url} was cut {TRIES} times; {part} keeps what came, "
+        f"and the same command goes on from there; or {by_hand}"
+    )
+
+
+def _attempt(source: Source, part: Path, by_hand: str, progress: Progress) -> bool:
+    """Go on with the download into `part`; whether it is complete."""
+    start = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(source.url, headers={"User-Agent": "mixmo"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and start:  # nothing is left to send: the part is complete, or not of this file
+            if error.headers.get("Content-Range") == f"bytes */{start}":
+                return True
+            part.unlink()
+            return False
+        raise UserError(f"{source.url} answered {error.code} {error.reason}; try later, or {by_hand}") from None
+    except urllib.error.URLError as error:
+        raise UserError(f"{source.url} cannot be reached ({error.reason}); is there a network? Or {by_hand}") from None
+    except (http.client.HTTPException, OSError):
+        return False
+    with response:
+        resumed = response.status == 206 and (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-")
+        done = start if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length else None
+        task = progress.add_task(source.archive, total=total, completed=done)
+        with part.open("ab" if resumed else "wb") as file:
+            while True:
+                try:
+                    block = response.read(BLOCK)
+                except (http.client.HTTPException, OSError):
+                    return False
+                if not block:
+                    break
+                file.write(block)
+                progress.advance(task, len(block))
+    progress.remove_task(task)
+    return total in (None, part.stat().st_size)
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    speed = (TransferSpeedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *speed, console=console, transient=True, disable=not console.is_terminal)

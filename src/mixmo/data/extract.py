@@ -1,0 +1,71 @@
+"""Unpack an archive that nobody should have to trust: nothing leaves its folder, no links, no bombs."""
+
+import gzip
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from mixmo.errors import UserError
+
+DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+
+
+def unpack(archive: Path, folder: Path, members: int, size: int) -> None:
+    """Unpack the .tar, .tar.gz or .zip `archive`, whose top is named as `folder`; it appears complete or not at all.
+
+    At most `members` members and `size` bytes are unpacked, whatever the archive says of itself.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True) as fresh:
+        inner = Path(fresh) / folder.name
+        try:
+            _unpack_all(archive, Path(fresh), members, size)
+        except DAMAGED as error:
+            raise UserError(f"{archive} is damaged ({error}); delete it and fetch it again") from None
+        if not inner.is_dir():
+            raise UserError(f"{archive} does not hold the folder {folder.name}; delete it and fetch it again")
+        inner.rename(folder)
+
+
+def _unpack_all(archive: Path, to: Path, members: int, size: int) -> None:
+    unpacked = 0
+    unpacker = _zip if archive.suffix == ".zip" else _tar
+    for count, (name, more) in enumerate(unpacker(archive, to), 1):
+        unpacked += more
+        if count > members or unpacked > size:
+            raise UserError(
+                f"{archive} was not unpacked: at '{name}' it exceeds the {members:,} members and {size:,} bytes "
+                "of the real one; delete it and fetch it again"
+            )
+
+
+def _tar(archive: Path, to: Path) -> Iterator[tuple[str, int]]:
+    """Each member's name and size, BEFORE it is unpacked: asking for the next one unpacks it."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            _inside(archive, member.name, plain=member.isreg() or member.isdir())
+            yield member.name, member.size
+            tar.extract(member, to, filter="data")
+
+
+def _zip(archive: Path, to: Path) -> Iterator[tuple[str, int]]:
+    """As `_tar`. A member cannot give more bytes than it declares: zipfile stops there."""
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            _inside(archive, member.filename, plain=kind in (0, stat.S_IFREG, stat.S_IFDIR))
+            yield member.filename, member.file_size
+            file.extract(member, to)
+
+
+def _inside(archive: Path, name: str, plain: bool) -> None:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or ":" in name:
+        raise UserError(f"{archive} was not unpacked: '{name}' would leave the folder; delete it and fetch it again")
+    if not plain:
+        raise UserError(
+            f"{archive} was not unpacked: '{name}' is neither a file nor a folder; delete it and fetch it again"
+        )

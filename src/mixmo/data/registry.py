@@ -1,0 +1,37 @@
+"""Where data sets are registered by name, and what every reader says when its files are not there."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from mixmo.errors import UserError
+from mixmo.registry import Registry
+from mixmo.types import Dataset
+
+Loader = Callable[[Path], Dataset]  # the data directory -> the data set on the CPU
+
+DATASETS: Registry[Loader] = Registry("data set")
+
+
+def where(root: Path | None) -> Path:
+    """The data directory: the one given, else $MIXMO_DATA, else `data` in the working directory."""
+    return root if root is not None else Path(os.environ.get("MIXMO_DATA") or "data")
+
+
+def remedy(name: str, root: Path) -> str:
+    """What to type to get the files of data set `name` under `root`.
+
+    >>> remedy("cifar10", Path("data"))
+    '`mixmo data get cifar10 --to data` fetches it'
+    """
+    return f"`mixmo data get {name} --to {root}` fetches it"
+
+
+def present(path: Path, name: str, root: Path) -> Path:
+    """`path`, once it is known to exist; `name` is the data set that needs it and `root` the data directory."""
+    if not path.exists():
+        raise UserError(
+            f"data set '{name}' needs {path}, which does not exist; {remedy(name, root)}, "
+            "or --data or MIXMO_DATA says where it is"
+        )
+    return path

@@ -1,0 +1,98 @@
+"""The demonstration on the embedded digits: train, read two images at once, draw what happens."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from mixmo import data
+from mixmo.augment.basic import normalise
+from mixmo.engine import Runtime, train
+from mixmo.evaluation import load_network
+from mixmo.metrics import Report, evaluate
+from mixmo.mixing import Mixer
+from mixmo.models import Network
+from mixmo.predict import predict_logits
+from mixmo.recipes import named
+from mixmo.types import Dataset, Mix
+
+
+class Reading(NamedTuple):
+    """What the demonstration found out about one network."""
+
+    name: str
+    reads: tuple[list[float], list[float]]  # [head][image]: how often the head names the image's digit
+    report: Report
+    picture: Path
+
+
+def compare(out: Path, runtime: Runtime, epochs: int | None = None) -> tuple[Reading, Reading]:
+    """Cut-MixMo beside Linear-MixMo. Runs that are finished already are not trained again."""
+    dataset = data.load("digits")
+    readings = []
+    for name, title in (("cut-mixmo", "patch (Cut-MixMo)"), ("linear-mixmo", "linear (Linear-MixMo)")):
+        recipe = named(f"digits/{name}")
+        recipe = recipe if epochs is None else recipe.replace(epochs=epochs)
+        net = load_network(train(recipe, out / name, runtime, resume=True))
+        first, second, labels = two_images(dataset)
+        with torch.no_grad():
+            answers = net.read(torch.stack((first, second))).argmax(-1)
+        first_head, second_head = ((answer == labels).float().mean(1).tolist() for answer in answers)
+        picture = out / f"{name}.png"
+        draw(net, dataset, recipe.mixer(), picture)
+        report = evaluate(predict_logits(net, dataset, dataset.test), dataset.test.labels)
+        readings.append(Reading(title, (first_head, second_head), report, picture))
+    return readings[0], readings[1]
+
+
+def two_images(dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
+    """The test images, each beside one of another class; labels (2, N)."""
+    labels = dataset.test.labels
+    order = labels.argsort(stable=True)
+    other = torch.empty_like(order)
+    other[order] = order.roll(len(order) // 2)  # half the sorted set away: five classes on
+    images = normalise(dataset.test.images, dataset.mean, dataset.std)
+    return images, images[other], torch.stack((labels, labels[other]))
+
+
+def draw(net: Network, dataset: Dataset, mixer: Mixer, path: Path) -> None:
+    """One picture: both inputs, the mask, what the network is shown, and what each head answers."""
+    first, second, labels = two_images(dataset)
+    pick = torch.arange(3, len(first), len(first) // 8)[:8]
+    generator = torch.Generator().manual_seed(7)
+    height, width = first.shape[-2:]
+    draws = mixer.draw(len(pick), height, width, first.device, generator)
+    shares = mixer.coefficients(draws, torch.tensor(1.0), height, width)
+    mix = Mix(torch.stack((first[pick], second[pick])), shares, labels[:, pick], torch.ones(2, len(pick)))
+    with torch.no_grad():
+        answers = net(mix).argmax(-1)
+    shares = shares.expand(-1, -1, -1, height, width)
+    raw = [dataset.test.images[pick, :, :, 0], (second[pick, 0] * dataset.std[0] + dataset.mean[0]) * 255]
+    shown = shares[0, :, 0] * raw[0] + shares[1, :, 0] * raw[1]
+    rows = [
+        ("input of head 0", raw[0]),
+        ("input of head 1", raw[1]),
+        ("share of input 0", shares[0, :, 0] * 255),
+        ("mixed", shown),
+    ]
+    cell, left = 72, 130
+    canvas = Image.new("RGB", (left + cell * len(pick), cell * len(rows) + 64), "#e8e8e8")
+    pen = ImageDraw.Draw(canvas)
+    for r, (caption, images) in enumerate(rows):
+        pen.text((8, r * cell + cell // 2 - 6), caption, fill="black", font_size=14)
+        for c, pixels in enumerate(images):
+            tile = Image.fromarray(pixels.clamp(0, 255).round().to(torch.uint8).numpy().astype(np.uint8))
+            canvas.paste(
+                tile.resize((cell - 8, cell - 8), Image.Resampling.NEAREST), (left + c * cell + 4, r * cell + 4)
+            )
+    for head in (0, 1):
+        top = cell * len(rows) + 4 + head * 28
+        pen.text((8, top + 4), f"head {head} answers", fill="black", font_size=14)
+        for c in range(len(pick)):
+            answer, truth = int(answers[head, c]), int(labels[head, pick[c]])
+            colour = "#107c10" if answer == truth else "#c00000"
+            pen.text((left + c * cell + cell // 2 - 6, top), str(answer), fill=colour, font_size=20)
+    canvas.save(path)

@@ -1,0 +1,77 @@
+"""How far a training is: rate, time left, the last scores. A bar on a terminal, a line an epoch elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+
+from mixmo.engine.schedule import Schedule
+from mixmo.recipes.schema import Recipe
+
+
+class Progress:
+    """Told of every step and epoch; writes to standard error, so that standard output stays for results."""
+
+    def __init__(self, recipe: Recipe, schedule: Schedule, done: int, quiet: bool) -> None:
+        self.recipe, self.schedule, self.done, self.quiet = recipe, schedule, done, quiet
+        self.console = Console(stderr=True)
+        self.live = self.console.is_terminal and not quiet
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} steps  {task.fields[speed]}"),
+            console=self.console,
+            disable=not self.live,
+        )
+        self.task: TaskID | None = None
+        self.text = "epoch 1"
+        self.shown = 0.0
+
+    def __enter__(self) -> "Progress":
+        self.began = time.monotonic()
+        self.bar.start()
+        self.task = self.bar.add_task(self.text, total=self.schedule.steps, completed=self.done, speed="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def step(self, step: int) -> None:
+        now = time.monotonic()
+        if self.live and self.task is not None and now - self.shown > 0.2:
+            self.shown = now
+            self.bar.update(self.task, completed=step, description=self.text, speed=self.speed(step))
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        test, recipe = line["test"]["ensemble"], self.recipe
+        self.text = f"epoch {line['epoch'] + 1}/{recipe.epochs}  top1 {100 * test['top1']:.2f}  nll {test['nll']:.3f}"
+        if not self.live and not self.quiet:
+            self.console.print(
+                f"epoch {line['epoch']}/{recipe.epochs}  loss {line['train']['loss']:.4f}  "
+                f"top1 {100 * test['top1']:.2f}  nll {test['nll']:.4f}  nllc {test['nllc']:.4f}  "
+                f"{self.speed(line['step'])}",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def speed(self, step: int) -> str:
+        """Images a second and time left, evaluation included."""
+        seconds = time.monotonic() - self.began
+        rate = (step - self.done) / max(seconds, 1e-9)
+        left = (self.schedule.steps - step) / rate if rate else 0.0
+        return f"{rate * self.recipe.batch_size:,.0f} images/s  {clock(left)} left"
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(59.6), clock(3700)
+    ('1:00', '1:01:40')
+    """
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"

@@ -1,0 +1,20 @@
+"""What a user did wrong, said in one sentence."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """Bad input: the message says what was wrong, where, what to do. The command line prints it and exits with 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that nobody registered, with the nearest one that exists.
+
+    >>> print(unknown("mask", "cutt", ["cut", "cow"]))
+    unknown mask 'cutt'; did you mean 'cut'? There are: cow, cut
+    """
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return UserError(f"unknown {kind} '{name}'; {hint}There are: {', '.join(names)}")

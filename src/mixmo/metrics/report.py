@@ -1,0 +1,89 @@
+"""All scores of an ensemble from its stored logits: of the mean of the members, of each member, and between them."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from mixmo.metrics.calibration import Halves, calibrate_halves
+from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.diversity import DIVERSITY, pair_mean
+from mixmo.metrics.scores import METRICS, ece, nll
+
+
+class Scores(NamedTuple):
+    """The scores of one predictor: one field for each of `METRICS`, and those after calibration.
+
+    `nllc` and `ecec` are means over two halves, as in the paper's tables; `ece` is over all samples, and since ECE is
+    biased upwards by small samples, an `ecec` above `ece` need not mean that calibration harmed.
+    """
+
+    top1: float  # shares, from 0 to 1
+    top5: float
+    nll: float
+    nllc: float
+    brier: float
+    ece: float
+    ecec: float
+    tace: float
+    auc: float
+    temperatures: tuple[float, float]  # fitted on the first and on the second half
+
+
+class Diversity(NamedTuple):
+    """The means over pairs of predictors: one field for each of `DIVERSITY`."""
+
+    ratio_error: float
+    agreement: float
+    disagreement: float
+    q_statistic: float
+    error_correlation: float
+    kl: float
+
+
+class Report(NamedTuple):
+    """What `evaluate` found."""
+
+    ensemble: Scores  # of the mean of the members' logits
+    members: tuple[Scores, ...]  # each alone, with its own temperatures
+    diversity: Diversity | None  # None for a single member
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and floats, ready for JSON."""
+        return {
+            "ensemble": _plain(self.ensemble),
+            "members": [_plain(member) for member in self.members],
+            "diversity": self.diversity and self.diversity._asdict(),
+        }
+
+
+def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Report:
+    """Every score of the ensemble whose members have these logits.
+
+    For an ensemble of several networks, stack the members of all of them: `torch.cat([first_MNK, second_MNK])`. Two
+    halves are drawn from `seed` for the calibration, the same for all, unless `halves` gives them.
+    """
+    logits_MNK = check_logits(logits_MNK, "MNK")
+    labels_N = check_labels(labels_N, logits_MNK)
+    diversity = None
+    if len(logits_MNK) > 1:
+        diversity = Diversity(**{name: pair_mean(DIVERSITY[name](logits_MNK, labels_N)).item() for name in DIVERSITY})
+    return Report(
+        ensemble=score(logits_MNK.mean(0), labels_N, seed, halves),
+        members=tuple(score(logits_NK, labels_N, seed, halves) for logits_NK in logits_MNK),
+        diversity=diversity,
+    )
+
+
+def score(logits_NK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Scores:
+    """Every score of one predictor."""
+    calibrated = calibrate_halves(logits_NK, labels_N, seed, halves)
+    return Scores(
+        **{name: METRICS[name](logits_NK, labels_N).item() for name in METRICS},
+        nllc=calibrated.score(nll, labels_N).item(),
+        ecec=calibrated.score(ece, labels_N).item(),
+        temperatures=calibrated.temperatures,
+    )
+
+
+def _plain(scores: Scores) -> dict[str, Any]:
+    return scores._asdict() | {"temperatures": list(scores.temperatures)}

@@ -1,0 +1,158 @@
+"""How M inputs are mixed: draw the ratios and the mask, weight the losses (paper, sections 3.2, 3.3 and appendix C)."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from mixmo.errors import UserError, unknown
+from mixmo.masks import MASKS
+from mixmo.pairing import pair
+from mixmo.types import Mix
+
+UNMASKED = ("linear", "sum", "concat")  # Linear-MixMo, MIMO, Aggregated Learning
+ASSOCIATIONS = ("own", "random", "predominant", "interpolated")
+
+
+class MixDraws(NamedTuple):
+    """All the randomness of one batch's mixing. Drawn apart from its use, so that the use is a pure function."""
+
+    gamma: Tensor  # (M, N) standard gamma variables of shape alpha; normalised, they are Dirichlet(alpha)
+    mask: Tensor  # (N, P) uniform numbers of the mask
+    sample: Tensor  # (N,) uniform: the random association of inputs and heads
+    batch: Tensor  # (2,) uniform: patch or linear; the member k that shows in the region
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """Pairs a batch with itself and draws how its inputs are mixed: `mix = mixer(images, labels, progress)`.
+
+    mask: the kind of region ("cut", ...; `mixmo list masks`), "linear" for Linear-MixMo, "sum" for MIMO.
+    alpha: kappa ~ Dirichlet(alpha), per sample.
+    p: probability of a mask rather than linear mixing, per batch; falls to 0 over the last twelfth of training.
+    r: root of the loss weights w_r.
+    association: which head answers for which input: its "own"; with one encoder for all (paper, table 3) at "random",
+        or "predominant" (head 0 the most visible); with one head for all, "interpolated" labels.
+    """
+
+    mask: str = "cut"
+    members: int = 2
+    alpha: float = 2.0
+    p: float = 0.5
+    r: float = 3.0
+    stride: int = 1
+    association: str = "own"
+
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise UserError(f"members = {self.members}; a network has at least 1 member")
+        if self.mask not in MASKS and self.mask not in UNMASKED:
+            raise unknown("mask", self.mask, [*MASKS, *UNMASKED])
+        if not 0 <= self.p <= 1:
+            raise UserError(f"p = {self.p} is no probability; take one from 0 (linear mixing only) to 1 (masks only)")
+        if not self.alpha > 0:
+            raise UserError(f"alpha = {self.alpha}; the Dirichlet distribution of the ratios needs alpha > 0")
+        if not self.r > 0:
+            raise UserError(f"r = {self.r}; the root of the loss weights must be positive (.inf for no weighting)")
+        if self.association not in ASSOCIATIONS:
+            raise unknown("association", self.association, ASSOCIATIONS)
+
+    def __call__(
+        self, images: Tensor, labels: Tensor, progress: float = 0.0, generator: Generator | None = None
+    ) -> Mix:
+        """A batch (N, C, H, W) with labels (N,) or soft targets (N, K) becomes a Mix, drawn on its device.
+
+        `progress` is the share of training done, from 0 to 1: p depends on it.
+        """
+        n, (height, width) = len(images), images.shape[-2:]
+        order_MN = torch.rand(self.members, n, device=images.device, generator=generator)
+        index_MN = pair(torch.arange(n, device=images.device), 1, order_MN)
+        draws = self.draw(n, height, width, images.device, generator)
+        chance = torch.tensor(self.chance(progress), device=images.device)
+        coefficients = self.coefficients(draws, chance, height, width)
+        return self.assemble(images[index_MN], labels[index_MN], coefficients, draws)
+
+    def chance(self, progress: float) -> float:
+        """Probability of a mask at this point of training (pseudocode of the paper): p, then linearly to 0.
+
+        >>> [round(Mixer(p=0.5).chance(epoch / 300), 2) for epoch in (1, 275, 276, 299, 300)]
+        [0.5, 0.5, 0.48, 0.02, 0.0]
+        """
+        return self.p * min(1.0, max(0.0, 12 * (1 - progress)))
+
+    def draw(
+        self, n: int, height: int, width: int, device: torch.device, generator: Generator | None = None
+    ) -> MixDraws:
+        """The randomness for n samples whose images are height x width."""
+        h, w = grid(height, width, self.stride)
+        numbers = MASKS[self.mask].uniforms(h, w) if self.mask in MASKS else 0
+        shape = torch.full((self.members, n), self.alpha, device=device)
+        gamma = torch._standard_gamma(shape, generator)  # what torch.distributions uses, with our generator
+        uniform = [torch.rand(s, device=device, generator=generator) for s in ((n, numbers), (n,), (2,))]
+        return MixDraws(gamma, *uniform)
+
+    def coefficients(self, draws: MixDraws, chance: Tensor, height: int, width: int) -> Tensor:
+        """The share of each member at each position, (M, N, 1, h, w); they sum to one over the members.
+
+        With a mask, a region of member k over a renormalised linear mix of the others (appendix C; for M = 2 this is
+        the binary mask of equation 2, and k the choice of inside or outside).
+        """
+        members = self.members
+        # Clamped so that a sample whose gammas all underflow (tiny alpha) is mixed evenly rather than 0 / 0.
+        gamma = draws.gamma.clamp_min(torch.finfo(draws.gamma.dtype).tiny)
+        kappa_MN = gamma / gamma.sum(0)
+        if self.mask in ("sum", "concat") or members == 1:
+            kappa_MN = torch.full_like(kappa_MN, 1 / members)
+        linear = kappa_MN[:, :, None, None, None]
+        if self.mask in UNMASKED or members == 1:
+            return linear
+        h, w = grid(height, width, self.stride)
+        k = (draws.batch[1] * members).long().clamp_max(members - 1)
+        kappa_N = kappa_MN.gather(0, k.expand(1, kappa_MN.shape[1]))[0]
+        region = MASKS[self.mask].draw(kappa_N, draws.mask, h, w)[None, :, None]
+        inside = (torch.arange(members, device=k.device) == k)[:, None, None, None, None]
+        others = (linear * ~inside) / (linear * ~inside).sum(0)
+        masked = torch.where(inside, region, others * (1 - region))
+        return torch.where(draws.batch[0] < chance, masked, linear)
+
+    def assemble(self, images: Tensor, targets: Tensor, coefficients: Tensor, draws: MixDraws) -> Mix:
+        """The Mix of images (M, N, ...) and targets (M, N) or (M, N, K), with kappa as realised by the mask."""
+        kappa_MN = coefficients.mean((2, 3, 4))
+        if self.association == "interpolated":
+            if targets.dim() == 2:
+                raise UserError("interpolated labels need soft targets (N, K); give one-hot labels")
+            return Mix(images, coefficients, (kappa_MN[..., None] * targets).sum(0, True), kappa_MN.sum(0, True))
+        if self.association != "own":
+            key = -kappa_MN if self.association == "predominant" else turned(draws.sample, self.members)
+            order_MN = key.argsort(dim=0, stable=True)
+            kappa_MN = kappa_MN.gather(0, order_MN)
+            index = order_MN if targets.dim() == 2 else order_MN[..., None].expand_as(targets)
+            targets = targets.gather(0, index)
+        return Mix(images, coefficients, targets, loss_weights(kappa_MN, self.r))
+
+
+def loss_weights(kappa_MN: Tensor, r: float) -> Tensor:
+    """w_r(kappa_i) = M kappa_i^(1/r) / sum_j kappa_j^(1/r) (equation 3 and appendix C); r = inf gives 1.
+
+    >>> loss_weights(torch.tensor([[0.2], [0.8]]), r=1.0).flatten().tolist()
+    [0.4000000059604645, 1.600000023841858]
+    """
+    root = kappa_MN ** (0.0 if math.isinf(r) else 1 / r)
+    return len(kappa_MN) * root / root.sum(0)
+
+
+def turned(u_N: Tensor, members: int) -> Tensor:
+    """Sort keys (M, N) that turn the members by a uniformly drawn number of places, per sample."""
+    shift_N = (u_N * members).long()
+    return (torch.arange(members, device=u_N.device)[:, None] + shift_N) % members
+
+
+def grid(height: int, width: int, stride: int) -> tuple[int, int]:
+    """Positions of the features of an encoder with this stride.
+
+    >>> grid(64, 64, 2), grid(7, 7, 2)
+    ((32, 32), (4, 4))
+    """
+    return -(-height // stride), -(-width // stride)

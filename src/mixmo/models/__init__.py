@@ -1,0 +1,53 @@
+"""Networks by name: `create("wrn28_10", classes=100, members=2)`."""
+
+import re
+
+from torch import nn
+
+from mixmo.errors import UserError, unknown
+from mixmo.models.cost import multiply_adds, parameters
+from mixmo.models.network import Network, Parts
+from mixmo.models.preact_resnet import preactresnet
+from mixmo.models.resnet import resnet
+from mixmo.models.wrn import wrn
+
+__all__ = ["FAMILIES", "Network", "Parts", "create", "multiply_adds", "parameters"]
+
+FAMILIES = {"wrn": wrn, "preactresnet": preactresnet, "resnet": resnet}
+
+
+def create(
+    name: str,
+    classes: int,
+    members: int = 2,
+    *,
+    encoders: int | None = None,
+    heads: int | None = None,
+    concat: bool = False,
+    channels: int = 3,
+) -> Network:
+    """A network by family, depth and width, such as `wrn28_10`, `preactresnet18_2` or `resnet18_5`.
+
+    `members` inputs are read at once. `encoders` and `heads` default to one each a member; one of them can be shared by
+    setting it to 1 (paper, table 3). `concat` concatenates the encodings instead of summing them.
+
+    >>> create("wrn16_2", classes=10, members=2).heads[1].out_features
+    10
+    """
+    match = re.fullmatch(r"([a-z]+)(\d+)_(\d+)", name)
+    if not match:
+        raise UserError(f"model '{name}' is not of the form family, depth, _, width; say for example wrn28_10")
+    family, depth, width = match[1], int(match[2]), int(match[3])
+    if family not in FAMILIES:
+        raise unknown("model family", family, FAMILIES)
+    if members < 1 or width < 1 or classes < 1:
+        raise UserError(f"a network needs members, width and classes of at least 1, not {members}, {width}, {classes}")
+    parts = FAMILIES[family](depth, width)
+    encoders, heads = encoders or members, heads or members
+    for what, count in (("encoders", encoders), ("heads", heads)):
+        if count not in (1, members):
+            raise UserError(f"{what} = {count}; take one each of the {members} members, or 1 shared by all")
+    stems: list[nn.Module] = [parts.encoder(channels) for _ in range(encoders)]
+    core = parts.core(parts.encoded * (members if concat else 1))
+    tops: list[nn.Module] = [parts.head(classes) for _ in range(heads)]
+    return Network(stems, core, tops, members=members, stride=parts.stride, concat=concat)

@@ -1,0 +1,121 @@
+"""M encoders, the mixing block, one core network, M heads (paper, section 3.1 and figure 2)."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.types import Mix
+
+Between = Callable[[int, Tensor], Tensor]
+
+
+class Parts(NamedTuple):
+    """A family of networks, taken apart where MixMo needs it. `create` puts M of the outer parts around one core."""
+
+    encoder: Callable[[int], nn.Module]  # image channels -> a fresh first convolution
+    encoded: int  # channels it gives
+    stride: int  # of the encoder: the features' resolution is the image's divided by it
+    core: Callable[[int], nn.Module]  # channels of the mixed features -> a fresh core, (N, C, h, w) to (N, F)
+    head: Callable[[int], nn.Module]  # classes -> a fresh dense layer, (N, F) to (N, K)
+
+
+class Network(nn.Module):
+    """One network that answers as M.
+
+    Every baseline is this class too: a vanilla network has one encoder and one head; the ablation of the paper's
+    table 3 has fewer encoders or heads than members, and an encoder or head that lacks is shared.
+    """
+
+    def __init__(
+        self,
+        encoders: Sequence[nn.Module],
+        core: nn.Module,
+        heads: Sequence[nn.Module],
+        *,
+        members: int,
+        stride: int,
+        concat: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+        self.core = core
+        self.heads = nn.ModuleList(heads)
+        self.members = members
+        self.stride = stride
+        self.concat = concat
+
+    def forward(self, x: Mix | Tensor, between: Between | None = None) -> Tensor:
+        """Of a Mix, the answer of each head (heads, N, K); of plain images (N, C, H, W), the ensemble's (N, K).
+
+        The ensemble averages logits, as the published scores do. `between(k, features)` may change what enters the
+        core's stage k (feature-space baselines).
+        """
+        if isinstance(x, Mix):
+            return self.read(x.images, x.coefficients, between)
+        return self.each(x).mean(0)
+
+    def each(self, images_NCHW: Tensor) -> Tensor:
+        """Every head's logits (heads, N, K) for one image given M times."""
+        return self.read(images_NCHW.expand(self.members, *images_NCHW.shape))
+
+    def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, between: Between | None = None) -> Tensor:
+        """Every head's logits (heads, N, K) for M images a sample.
+
+        Mixing block (equation 2): M sum_i mask_i * c_i(x_i) in training; the plain sum without `coefficients`, as at
+        test time. Aggregated Learning concatenates the channels instead and needs no coefficients.
+        """
+        encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
+        if self.concat:
+            features = torch.cat(encoded, dim=1)
+        elif coefficients is None:
+            features = torch.stack(encoded).sum(0) if len(encoded) > 1 else encoded[0]
+        else:
+            # Ratios keep float32 under autocast: half precision would move the realised kappa.
+            terms = zip(fit(coefficients, encoded[0]).unbind(0), encoded, strict=True)
+            features = (self.members * sum(c * f for c, f in terms)).to(encoded[0].dtype)
+        pooled = self.core(features, between)
+        return torch.stack([head(pooled) for head in self.heads])
+
+
+def fit(coefficients: Tensor, features: Tensor) -> Tensor:
+    """The mixing map at the features' resolution: masks drawn for another one are resized without losing binariness."""
+    size = features.shape[-2:]
+    if coefficients.shape[-2:] in (size, (1, 1)):
+        return coefficients
+    resized = nn.functional.interpolate(coefficients.flatten(0, 1), size=size, mode="nearest")
+    return resized.view(*coefficients.shape[:3], *size)
+
+
+class Stages(nn.Module):
+    """A core: stages of residual blocks, a last normalisation, global average pooling."""
+
+    def __init__(self, stages: Sequence[nn.Module], *, before: nn.Module | None = None, after: nn.Module | None = None):
+        super().__init__()
+        self.before = before or nn.Identity()
+        self.stages = nn.ModuleList(stages)
+        self.after = after or nn.Identity()
+
+    def forward(self, features: Tensor, between: Between | None = None) -> Tensor:
+        features = self.before(features)
+        for k, stage in enumerate(self.stages):
+            features = stage(features if between is None else between(k, features))
+        pooled: Tensor = self.after(features).mean((-2, -1))
+        return pooled
+
+
+def initialise(module: nn.Module, *, linear_std: float | None = None) -> None:
+    """He initialisation by fan-in, normal truncated at two standard deviations and rescaled to keep its variance.
+
+    Dense layers alike, or N(0, linear_std); biases zero. This is what the published networks started from.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            if isinstance(layer, nn.Linear) and linear_std is not None:
+                nn.init.normal_(layer.weight, std=linear_std)
+            else:
+                std = (2 / layer.weight[0].numel()) ** 0.5 / 0.87962566103423978  # the std of a unit normal cut at +-2
+                nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -1,0 +1,59 @@
+"""PreActResNet-18-w of the Tiny ImageNet experiments: the encoder halves the 64x64 image and gives 64 channels."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.models.network import Parts, Stages, initialise
+
+ENCODED = 64
+LINEAR_STD = 0.01
+
+
+def preactresnet(depth: int, width: int) -> Parts:
+    """Pre-activation residual network PreActResNet-18-width for 64x64 images (Tiny ImageNet)."""
+    if depth != 18:
+        raise UserError(f"depth {depth} is not a PreActResNet depth here; take 18")
+    features = 512 * width
+
+    def core(channels: int) -> nn.Module:
+        stages: list[nn.Module] = []
+        for planes, stride in ((64 * width, 1), (128 * width, 2), (256 * width, 2), (512 * width, 2)):
+            stages.append(nn.Sequential(PreActBlock(channels, planes, stride), PreActBlock(planes, planes, 1)))
+            channels = planes
+        built = Stages(stages)
+        initialise(built)
+        return built
+
+    return Parts(encoder, ENCODED, 2, core, lambda classes: dense(features, classes))
+
+
+def encoder(channels: int) -> nn.Module:
+    conv = nn.Conv2d(channels, ENCODED, 3, stride=2, padding=1, bias=False)
+    initialise(conv)
+    return conv
+
+
+def dense(features: int, classes: int) -> nn.Module:
+    linear = nn.Linear(features, classes)
+    initialise(linear, linear_std=LINEAR_STD)
+    return linear
+
+
+class PreActBlock(nn.Module):
+    """BN-ReLU-conv with the stride, BN-ReLU-conv; the shortcut starts after the first BN-ReLU."""
+
+    def __init__(self, channels: int, planes: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv1 = nn.Conv2d(channels, planes, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        same = channels == planes and stride == 1
+        self.shortcut = None if same else nn.Conv2d(channels, planes, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = F.relu(self.bn1(x))
+        out = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        result: Tensor = out + (x if self.shortcut is None else self.shortcut(active))
+        return result

@@ -1,0 +1,67 @@
+"""WRN-d-w, the wide residual network of the CIFAR experiments, as the published figures had it.
+
+It differs from the common one in two points: a block's stride is on its second convolution, and a strided convolution
+pads only right and below. Both are needed for the published 5.957 G multiply-adds of WRN-28-10.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.models.network import Parts, Stages, initialise
+
+ENCODED = 16
+
+
+def wrn(depth: int, width: int) -> Parts:
+    """Wide residual network WRN-depth-width for small images (CIFAR)."""
+    if depth < 10 or (depth - 4) % 6:
+        raise UserError(f"depth {depth} is not a WRN depth; take 6n + 4, such as 10, 16, 22, 28 or 40")
+    features = 64 * width
+
+    def core(channels: int) -> nn.Module:
+        stages: list[nn.Module] = []
+        for planes, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
+            blocks = [Block(channels, planes, stride)]
+            blocks += [Block(planes, planes, 1) for _ in range((depth - 4) // 6 - 1)]
+            stages.append(nn.Sequential(*blocks))
+            channels = planes
+        built = Stages(stages, after=nn.Sequential(nn.BatchNorm2d(features), nn.ReLU()))
+        initialise(built)
+        return built
+
+    return Parts(encoder, ENCODED, 1, core, lambda classes: dense(features, classes))
+
+
+def encoder(channels: int) -> nn.Module:
+    conv = nn.Conv2d(channels, ENCODED, 3, padding=1, bias=False)
+    initialise(conv)
+    return conv
+
+
+def dense(features: int, classes: int) -> nn.Module:
+    linear = nn.Linear(features, classes)
+    initialise(linear)
+    return linear
+
+
+class Block(nn.Module):
+    """BN-ReLU-conv, BN-ReLU-conv with the stride; a 1x1 shortcut on the raw input where shapes change."""
+
+    def __init__(self, channels: int, planes: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv1 = nn.Conv2d(channels, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, padding=1 if stride == 1 else 0, bias=False)
+        same = channels == planes and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Conv2d(channels, planes, 1, stride, bias=False)
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv1(F.relu(self.bn1(x)))
+        out = F.relu(self.bn2(out))
+        if self.stride != 1:
+            out = F.pad(out, (0, 1, 0, 1))
+        result: Tensor = self.conv2(out) + self.shortcut(x)
+        return result

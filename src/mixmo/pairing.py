@@ -1,0 +1,27 @@
+"""Which images meet in a batch: batch repetition and one shuffle a member (paper, section 4.1)."""
+
+import torch
+from torch import Tensor
+
+
+def steps_per_epoch(samples: int, batch_size: int, repetition: int) -> int:
+    """Full batches in one pass over the data, each sample seen b times.
+
+    >>> [steps_per_epoch(50_000, 64, b) for b in (1, 2, 4)]
+    [781, 1562, 3125]
+    """
+    return samples // (batch_size // repetition)
+
+
+def pair(unique_n: Tensor, repetition: int, u_MN: Tensor, rho: float = 0.0, u_N: Tensor | None = None) -> Tensor:
+    """Indices (M, N) of the images of each member: the n = N / b samples, each b times, in M independent orders.
+
+    An image may meet itself. With MIMO's input repetition, a share rho of the samples shows one image to all members.
+    `u_MN` and `u_N` are uniform numbers: the order of a row of them is a uniformly drawn permutation.
+    """
+    batch_N = unique_n.repeat(repetition)
+    index_MN = batch_N[u_MN.argsort(dim=1)]
+    if rho > 0:
+        assert u_N is not None
+        index_MN = torch.where(u_N < rho, index_MN[:1], index_MN)
+    return index_MN

@@ -1,0 +1,23 @@
+"""At test time: the same image M times, the heads averaged, in one forward pass."""
+
+import torch
+from torch import Tensor
+
+from mixmo.augment.basic import normalise
+from mixmo.models import Network
+from mixmo.types import Dataset, Split
+
+
+@torch.no_grad()
+def predict_logits(
+    net: Network, dataset: Dataset, split: Split, precision: str = "fp32", batch_size: int = 500
+) -> Tensor:
+    """Every head's logits (heads, N, K), float32, for a whole split."""
+    training = net.training
+    net.eval()
+    device = split.images.device
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        batches = (normalise(images, dataset.mean, dataset.std) for images in split.images.split(batch_size))
+        parts = [net.each(images).float() for images in batches]
+    net.train(training)
+    return torch.cat(parts, dim=1)

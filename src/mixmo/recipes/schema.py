@@ -1,0 +1,156 @@
+"""The one schema of an experiment. Names are the paper's where it has one."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from mixmo.errors import UserError, unknown
+from mixmo.mixing import Mixer
+from mixmo.models import FAMILIES, Network, create
+
+Family = Literal["wrn", "preactresnet", "resnet"]
+Precision = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the outcome of a training. Defaults: Cut-MixMo, WRN-28-10, CIFAR-100, b = 2."""
+
+    dataset: str = "cifar100"
+    """Data set (`mixmo list datasets`)."""
+    validation: int = 0
+    """Training images held out, at random, to choose the best epoch by; 0: by the test set, as the paper did."""
+
+    model: Family = "wrn"
+    """Family of the network."""
+    depth: int = 28
+    """Depth d of the network."""
+    width: int = 10
+    """Width factor w."""
+    members: int = 2
+    """Subnetworks M, inputs mixed at once; 1 is an ordinary network."""
+    encoders: int | None = None
+    """First convolutions: one each a member, or 1 for all."""
+    heads: int | None = None
+    """Classifiers: one each a member, or 1 for all."""
+
+    mask: str = "cut"
+    """Mixing block: a mask (`mixmo list masks`), linear, sum (MIMO) or concat (Aggregated Learning)."""
+    alpha: float = 2.0
+    """Mixing ratios kappa ~ Dirichlet(alpha)."""
+    p: float = 0.5
+    """Probability of the mask rather than linear mixing; falls to 0 over the last twelfth of training."""
+    r: float = 3.0
+    """Root of the loss weights w_r; 1 weights by kappa, .inf not at all."""
+    association: str = "own"
+    """Which head answers for which input: own, random, predominant, interpolated (ablation)."""
+    rho: float = 0.0
+    """MIMO's input repetition: share of samples that show one image to all members."""
+
+    crop: int = 4
+    """Padding of the random crop, in pixels; 0 for no crop."""
+    flip: bool = True
+    """Random horizontal flip."""
+
+    batch_size: int = 64
+    """Images an optimisation step reads by each member."""
+    repetition: int = 2
+    """Batch repetition b: each image b times a batch, learning rate divided by b, steps multiplied by b."""
+    epochs: int = 300
+    """Passes over the training set."""
+    lr: float = 0.1
+    """Learning rate for 128 images a step; the one used is lr / b * batch_size / 128."""
+    momentum: float = 0.9
+    """Nesterov momentum of SGD."""
+    weight_decay: float = 6e-4
+    """On all parameters. 6e-4 is the paper's l2 regularisation 3e-4: its code adds 3e-4 |w|^2 to the loss."""
+    warmup: float = 1.0
+    """Epochs of linear warm-up."""
+    schedule: Literal["step", "cosine"] = "step"
+    """Learning rate after the warm-up."""
+    decay: tuple[float, ...] = (1 / 3, 2 / 3, 3 / 4)
+    """When the learning rate steps down, in shares of the epochs."""
+    decay_rate: float = 0.1
+    """By which factor it steps down."""
+
+    precision: Precision = "fp32"
+    """Arithmetic of the network; weights are float32 in both."""
+    seed: int = 0
+    """Seed of the initial weights and of every draw."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and math.isnan(value):
+                raise UserError(f"{field.name} is not a number; give a value")
+        if self.model not in FAMILIES:
+            raise unknown("model family", self.model, FAMILIES)
+        if self.precision not in get_args(Precision):
+            raise unknown("precision", self.precision, get_args(Precision))
+        for name in ("members", "width", "batch_size", "repetition", "epochs"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
+        for name in ("validation", "crop", "warmup", "weight_decay", "momentum", "seed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative")
+        if not 0 < self.lr < math.inf:
+            raise UserError(f"lr = {self.lr}; the learning rate must be positive and finite")
+        if self.batch_size % self.repetition:
+            raise UserError(
+                f"repetition b = {self.repetition} does not divide batch_size = {self.batch_size}; "
+                f"take a batch_size that is a multiple of b"
+            )
+        if not 0 <= self.rho <= 1:
+            raise UserError(f"rho = {self.rho} is no probability; take one from 0 to 1")
+        if any(not 0 < share <= 1 for share in self.decay):
+            raise UserError(f"decay = {self.decay}; give shares of the epochs between 0 and 1")
+        for what in ("encoders", "heads"):
+            if getattr(self, what) not in (None, 1, self.members):
+                raise UserError(f"{what} = {getattr(self, what)}; take 1, or one each of the {self.members} members")
+        if (self.association == "interpolated") != (self.members > 1 and self.heads == 1):
+            raise UserError(
+                f"heads = {self.heads} with association = {self.association}; one head for several members learns "
+                f"interpolated labels: set heads = 1 and association = interpolated together"
+            )
+        self.mixer(self.stride)
+
+    @property
+    def stride(self) -> int:
+        """Of the encoders: masks are drawn at the resolution of what they give."""
+        return FAMILIES[self.model](self.depth, self.width).stride
+
+    @property
+    def rate(self) -> float:
+        """The learning rate after the warm-up."""
+        return self.lr / self.repetition * self.batch_size / 128
+
+    @property
+    def architecture(self) -> str:
+        return f"{self.model}{self.depth}_{self.width}"
+
+    def mixer(self, stride: int = 1) -> Mixer:
+        """How its batches are mixed, for an encoder with this stride."""
+        return Mixer(self.mask, self.members, self.alpha, self.p, self.r, stride, self.association)
+
+    def network(self, classes: int, channels: int = 3) -> Network:
+        """A fresh network from the global random generator of torch."""
+        return create(
+            self.architecture,
+            classes,
+            self.members,
+            encoders=self.encoders,
+            heads=self.heads,
+            concat=self.mask == "concat",
+            channels=channels,
+        )
+
+    def replace(self, **changes: Any) -> "Recipe":
+        """Another recipe that differs in these fields; an unknown one is refused, naming the nearest valid one."""
+        for name in changes:
+            if name not in FIELDS:
+                raise unknown("field", name, FIELDS)
+        return dataclasses.replace(self, **changes)
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Recipe))

@@ -1,0 +1,36 @@
+"""What the stages of a batch hand each other.
+
+Shape legend, used as suffixes wherever shapes could be mistaken:
+N samples, M members, K classes, C channels, H W pixels, h w positions of the encoded features.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Split(NamedTuple):
+    """One part of a data set, resident on one device."""
+
+    images: Tensor  # uint8 (D, H, W, C): a gathered batch is channels_last without a copy
+    labels: Tensor  # int64 (D,)
+
+
+class Dataset(NamedTuple):
+    """A data set by name: two splits, the names of its classes and the statistics used to normalise it."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    std: tuple[float, ...]
+
+
+class Mix(NamedTuple):
+    """A training batch: M inputs a sample, how they are mixed, what each head should answer (paper, section 3.1)."""
+
+    images: Tensor  # (M, N, C, H, W)
+    coefficients: Tensor  # (M, N, 1, h, w), or h = w = 1 for plain linear mixing; they sum to one over M everywhere
+    targets: Tensor  # (heads, N) class indices, or (heads, N, K) soft targets that sum to one
+    weights: Tensor  # (heads, N): w_r(kappa), which sum to the number of heads over them

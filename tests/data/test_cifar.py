@@ -1,0 +1,153 @@
+import hashlib
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mixmo.data import cifar, load
+from mixmo.errors import UserError
+
+# The same layouts with few images, so that a test can write them.
+SMALL10 = cifar.CIFAR10._replace(train_images=50, test_images=10)
+SMALL100 = cifar.CIFAR100._replace(train_images=200, test_images=100)
+
+
+def write(root: Path, layout: cifar.Layout, keys: type = bytes) -> Path:
+    """A CIFAR folder of random images, the labels in turn; keys and names as bytes, as in the originals, or as str."""
+    word = (lambda name: name.encode()) if keys is bytes else str
+    draw = np.random.default_rng(0)
+    folder = root / layout.folder
+    folder.mkdir(parents=True)
+    for names, count in ((layout.train, layout.train_images), (layout.test, layout.test_images)):
+        each = count // len(names)
+        for name in names:
+            data = draw.integers(256, size=(each, 3072), dtype=np.uint8)
+            labels = [int(i) % layout.classes for i in range(each)]
+            dump(folder / name, {word("data"): data, word(layout.label_key): labels, word("batch_label"): word(name)})
+    names = [word(f"class {i}") for i in range(layout.classes)]
+    dump(folder / next(iter(layout.meta)), {word(layout.class_key): names})
+    return folder
+
+
+def dump(path: Path, thing: object) -> None:
+    path.write_bytes(pickle.dumps(thing, protocol=2))
+
+
+@pytest.mark.parametrize("layout", [SMALL10, SMALL100])
+@pytest.mark.parametrize("keys", [bytes, str])
+def test_pixels_against_a_plain_loop(tmp_path: Path, layout: cifar.Layout, keys: type):
+    folder = write(tmp_path, layout, keys)
+    dataset = cifar.read(tmp_path, layout)
+    assert dataset.classes == tuple(f"class {i}" for i in range(layout.classes))
+    for split, names in ((dataset.train, layout.train), (dataset.test, layout.test)):
+        batches = [pickle.loads((folder / name).read_bytes()) for name in names]
+        rows = np.concatenate([batch[b"data" if keys is bytes else "data"] for batch in batches])
+        assert split.images.shape == (len(rows), 32, 32, 3)
+        assert split.images.is_contiguous()
+        for n in (0, 7, len(rows) - 1):
+            for c, y, x in ((0, 0, 0), (1, 3, 30), (2, 31, 5)):
+                assert split.images[n, y, x, c] == rows[n][c * 1024 + y * 32 + x]
+        assert split.labels.tolist() == [i % layout.classes for _ in batches for i in range(len(rows) // len(batches))]
+
+
+def test_labels_as_an_array(tmp_path: Path):
+    folder = write(tmp_path, SMALL10)
+    dump(folder / "test_batch", {"data": np.zeros((10, 3072), np.uint8), "labels": np.arange(10)})
+    assert cifar.read(tmp_path, SMALL10).test.labels.tolist() == list(range(10))
+
+
+PIXELS = np.zeros((10, 3072), np.uint8)
+LABELS = list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "problem"),
+    [
+        ("data_batch_2", {"labels": LABELS}, "'data' should be a uint8 (10, 3072) array and is NoneType"),
+        ("data_batch_2", {"data": PIXELS[:9], "labels": LABELS}, "and is uint8 (9, 3072)"),
+        ("data_batch_2", {"data": PIXELS.astype("f4"), "labels": LABELS}, "and is float32 (10, 3072)"),
+        ("data_batch_2", {"data": PIXELS[:, :3071], "labels": LABELS}, "and is uint8 (10, 3071)"),
+        ("test_batch", {"data": PIXELS}, "'labels' should be a list of 10 integers"),
+        ("test_batch", {"data": PIXELS, "labels": LABELS[:9]}, "'labels' should be a list of 10 integers"),
+        ("test_batch", {"data": PIXELS, "labels": [0.5] * 10}, "'labels' should be a list of 10 integers"),
+        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 10]}, "should lie in 0..9 and reach from 0 to 10"),
+        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], -1]}, "should lie in 0..9 and reach from -1 to 8"),
+        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 0]}, "have 0 to 2 images, not as many each"),
+        ("batches.meta", {"label_names": ["cat"] * 10}, "'label_names' should be a list of 10 different names"),
+        ("batches.meta", {"names": ["cat"] * 10}, "'label_names' should be a list of 10 different names"),
+    ],
+)
+def test_wrong_contents(tmp_path: Path, name: str, contents: dict[str, object], problem: str):
+    folder = write(tmp_path, SMALL10)
+    dump(folder / name, contents)
+    refused(tmp_path, folder / name, problem)
+
+
+@pytest.mark.parametrize("name", ["data_batch_1", "test_batch", "batches.meta"])
+def test_missing_file(tmp_path: Path, name: str):
+    folder = write(tmp_path, SMALL10)
+    (folder / name).unlink()
+    refused(tmp_path, folder / name, "is missing")
+
+
+def test_truncated_file(tmp_path: Path):
+    folder = write(tmp_path, SMALL10)
+    content = (folder / "data_batch_3").read_bytes()
+    (folder / "data_batch_3").write_bytes(content[: len(content) // 2])
+    refused(tmp_path, folder / "data_batch_3", "is truncated or damaged")
+
+
+def test_pickle_that_runs_code(tmp_path: Path):
+    folder = write(tmp_path, SMALL10)
+    (folder / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    refused(tmp_path, folder / "data_batch_1", "was not read: it is a pickle that asks for 'os.system'")
+
+
+def refused(root: Path, path: Path, problem: str) -> None:
+    with pytest.raises(UserError) as caught:
+        cifar.read(root, SMALL10)
+    message = str(caught.value)
+    assert str(path) in message
+    assert problem in message
+    assert message.endswith(f"; delete {path.parent}, and `mixmo data get cifar10 --to {root}` fetches it")
+
+
+def facts(dataset: object, each: int) -> None:
+    train, test = dataset.train, dataset.test
+    assert train.images.shape == (50_000, 32, 32, 3)
+    assert test.images.shape == (10_000, 32, 32, 3)
+    assert torch.bincount(train.labels).tolist() == [each] * (50_000 // each)
+    assert torch.bincount(test.labels).tolist() == [each // 5] * (50_000 // each)
+
+
+def moments(images: torch.Tensor) -> tuple[list[float], list[float]]:
+    """Means and standard deviations a channel, from the exact histogram of its 256 values."""
+    values = np.arange(256) / 255
+    shares = [np.bincount(images[..., c].numpy().ravel(), minlength=256) / images[..., c].numel() for c in range(3)]
+    means = [float(share @ values) for share in shares]
+    deviations = [float(share @ (values - mean) ** 2) ** 0.5 for share, mean in zip(shares, means, strict=True)]
+    return [round(mean, 6) for mean in means], [round(deviation, 6) for deviation in deviations]
+
+
+def test_real_cifar100(cifar100_root: Path):
+    dataset = load("cifar100", cifar100_root)
+    facts(dataset, 500)
+    assert moments(dataset.train.images) == ([0.507075, 0.486549, 0.440918], [0.267334, 0.256438, 0.276150])
+    assert (dataset.classes[0], dataset.classes[99]) == ("apple", "worm")
+    train, test = ({image.tobytes() for image in split.images.numpy()} for split in (dataset.train, dataset.test))
+    assert len(train & test) == 10
+    for path, md5 in cifar.checksums(cifar100_root, cifar.CIFAR100):
+        assert hashlib.md5(path.read_bytes()).hexdigest() == md5
+
+
+def test_real_cifar10(real_root: Path):
+    if not (real_root / cifar.CIFAR10.folder).is_dir():
+        pytest.skip(f"no CIFAR-10 in {real_root}")
+    dataset = load("cifar10", real_root)
+    facts(dataset, 5000)
+    assert moments(dataset.train.images) == ([0.4914, 0.482158, 0.446531], [0.247032, 0.243485, 0.261588])
+    assert dataset.classes[:2] == ("airplane", "automobile")
+    single = dataset.train.images.reshape(50_000, -1, 3).float().div(255).std(1).mean(0)
+    assert torch.allclose(single, torch.tensor(dataset.std), atol=1e-4)  # what the customary "std" really is

@@ -1,0 +1,106 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mixmo.data.corrupted import COMMON, EXTRA, corrupted
+from mixmo.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four images under two corruptions; a pixel tells corruption, severity and image."""
+    np.save(tmp_path / "labels.npy", np.tile([3, 1, 4, 1], 5).astype(np.uint8))
+    for number, name in enumerate(("snow", "fog")):
+        images = np.zeros((20, 32, 32, 3), np.uint8)
+        images += (number * 100 + np.arange(20)).astype(np.uint8)[:, None, None, None]
+        np.save(tmp_path / f"{name}.npy", images)
+    return tmp_path
+
+
+def test_every_corruption_at_every_severity(folder: Path):
+    seen = []
+    for name, severity, split in corrupted(folder):
+        seen.append((name, severity))
+        assert split.images.dtype == torch.uint8
+        assert split.labels.dtype == torch.int64
+        assert split.labels.tolist() == [3, 1, 4, 1]
+        first = 100 * (name == "fog") + 4 * (severity - 1)
+        assert split.images[:, 7, 9, 2].tolist() == list(range(first, first + 4))
+    assert seen == [(name, severity) for name in ("fog", "snow") for severity in range(1, 6)]
+
+
+def test_files_are_mapped_and_not_read(tmp_path: Path):
+    """The published size, as sparse files: 3 GB that are never read."""
+    np.save(tmp_path / "labels.npy", np.tile(np.arange(10_000) % 10, 5))
+    for name in COMMON + EXTRA:
+        np.lib.format.open_memmap(tmp_path / f"{name}.npy", "w+", np.uint8, (50_000, 32, 32, 3))
+    splits = [(name, severity, split.images.shape) for name, severity, split in corrupted(tmp_path)]
+    assert len(splits) == 19 * 5
+    assert {shape for _, _, shape in splits} == {(10_000, 32, 32, 3)}
+
+
+def test_names():
+    assert len(set(COMMON)) == 15
+    assert len(set(COMMON + EXTRA)) == 19
+
+
+def refused(folder: Path, name: str, problem: str) -> None:
+    with pytest.raises(UserError) as caught:
+        corrupted(folder)  # not at the first item: before any work
+    assert str(folder / name) in str(caught.value)
+    assert problem in str(caught.value)
+    assert "`mixmo data get cifar10-c --to DIR`" in str(caught.value)
+
+
+def test_labels_missing(folder: Path):
+    (folder / "labels.npy").unlink()
+    refused(folder, "labels.npy", "is missing")
+
+
+def test_folder_missing(tmp_path: Path):
+    refused(tmp_path / "CIFAR-10-C", "labels.npy", "is missing")
+
+
+def test_no_corruption(folder: Path):
+    for name in ("fog", "snow"):
+        (folder / f"{name}.npy").unlink()
+    refused(folder, "", "no .npy file of a corruption")
+
+
+@pytest.mark.parametrize("name", ["fog.npy", "labels.npy"])
+@pytest.mark.parametrize("length", [-1, 100, 5, 0])
+def test_truncated(folder: Path, name: str, length: int):
+    (folder / name).write_bytes((folder / name).read_bytes()[:length])
+    refused(folder, name, "is truncated or not a .npy array")
+
+
+def test_pickled_objects_are_refused(folder: Path):
+    np.save(folder / "fog.npy", np.array([{}], dtype=object), allow_pickle=True)
+    refused(folder, "fog.npy", "is truncated or not a .npy array")
+
+
+@pytest.mark.parametrize(
+    ("array", "found"),
+    [
+        (np.zeros((16, 32, 32, 3), np.uint8), "holds uint8 (16, 32, 32, 3)"),
+        (np.zeros((20, 3, 32, 32), np.uint8), "holds uint8 (20, 3, 32, 32)"),
+        (np.zeros((20, 32, 32, 3), np.float32), "holds float32 (20, 32, 32, 3)"),
+        (np.zeros((20, 64, 64, 3), np.uint8), "holds uint8 (20, 64, 64, 3)"),
+    ],
+)
+def test_other_shapes(folder: Path, array: np.ndarray, found: str):
+    np.save(folder / "snow.npy", array)
+    refused(folder, "snow.npy", found)
+
+
+@pytest.mark.parametrize("array", [np.zeros((20, 1), int), np.zeros(20), np.zeros(0, int), np.zeros(19, int)])
+def test_other_labels(folder: Path, array: np.ndarray):
+    np.save(folder / "labels.npy", array)
+    refused(folder, "labels.npy", f"and holds {array.dtype} {array.shape}")
+
+
+def test_labels_that_differ_between_severities(folder: Path):
+    np.save(folder / "labels.npy", np.arange(20) % 10)
+    refused(folder, "labels.npy", "does not repeat the same labels")

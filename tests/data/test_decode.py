@@ -1,0 +1,131 @@
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mixmo.data.decode import Decoded, Sample, SkippedImages, decode, decode_all, report
+from mixmo.errors import UserError
+
+RED = (200, 30, 40)
+
+
+def test_resize_of_the_shorter_side_and_centre_crop(tmp_path: Path):
+    """A 300x100 image of three squares at size 20 is its middle square."""
+    image = np.zeros((100, 300, 3), np.uint8)
+    image[:, 100:200] = RED
+    path = tmp_path / "a.png"
+    for turned in (image, image.transpose(1, 0, 2)):
+        Image.fromarray(np.ascontiguousarray(turned)).save(path)
+        decoded = decode(str(path), 20)
+        assert decoded.shape == (20, 20, 3)
+        assert np.abs(decoded[2:-2, 2:-2].astype(int) - RED).max() == 0
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (7, 9), (1, 40), (33, 2), (400, 333)])
+def test_any_shape_gives_the_size(tmp_path: Path, shape: tuple[int, int]):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.full((*shape, 3), 99, np.uint8)).save(path)
+    assert (decode(str(path), 8) == np.full((8, 8, 3), 99)).all()
+
+
+def test_the_right_size_is_left_alone(tmp_path: Path):
+    """As PIL alone decodes it, JPEG included."""
+    pixels = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
+    path = tmp_path / "a.jpg"
+    Image.fromarray(pixels).save(path, quality=90)
+    assert np.array_equal(decode(str(path), 64), np.asarray(Image.open(path)))
+
+
+def test_a_large_jpeg_is_close_to_a_full_decode(tmp_path: Path):
+    y, x = np.mgrid[:800, :800]
+    pixels = np.stack([x % 256, y % 256, (x + y) // 8], -1).astype(np.uint8)
+    path = tmp_path / "a.jpg"
+    Image.fromarray(pixels).save(path, quality=95)
+    full = np.asarray(Image.open(path).resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(decode(str(path), 32) - full).mean() < 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "extension", "colour", "expected"),
+    [
+        ("L", "png", 70, (70, 70, 70)),
+        ("L", "jpg", 70, (70, 70, 70)),
+        ("1", "png", 1, (255, 255, 255)),
+        ("LA", "png", (70, 10), (70, 70, 70)),
+        ("RGBA", "png", (*RED, 128), RED),
+        ("CMYK", "jpg", (0, 255, 255, 0), (255, 0, 0)),
+        ("CMYK", "tif", (0, 255, 255, 0), (255, 0, 0)),
+        ("I;16", "png", 70 * 257, (70, 70, 70)),
+        ("RGB", "bmp", RED, RED),
+        ("RGB", "webp", (0, 0, 0), (0, 0, 0)),
+    ],
+)
+def test_every_mode_becomes_rgb(tmp_path: Path, mode: str, extension: str, colour: object, expected: tuple[int, ...]):
+    path = tmp_path / f"a.{extension}"
+    Image.new(mode, (16, 16), colour).save(path)
+    assert np.abs(decode(str(path), 8).astype(int) - expected).max() <= 2
+
+
+def test_palettes_with_and_without_transparency(tmp_path: Path):
+    path = tmp_path / "a.png"
+    image = Image.new("RGB", (8, 8), RED).convert("P", palette=Image.Palette.ADAPTIVE)
+    for extra in ({}, {"transparency": b"\x10" * 4}, {"transparency": 0}):
+        image.save(path, **extra)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.abs(decode(str(path), 8).astype(int) - RED).max() <= 2
+
+
+def bad_files(folder: Path) -> list[Path]:
+    """A truncated JPEG, a truncated PNG, a text, an empty file, no file, a folder and 32-bit pixels without a range."""
+    pixels = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
+    for name in ("cut.jpg", "cut.png"):
+        Image.fromarray(pixels).save(folder / name)
+        (folder / name).write_bytes((folder / name).read_bytes()[:1500])
+    (folder / "text.jpg").write_text("not an image")
+    (folder / "empty.jpg").touch()
+    (folder / "folder.jpg").mkdir()
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(folder / "float.tif")
+    return [folder / name for name in "cut.jpg cut.png text.jpg empty.jpg absent.jpg folder.jpg float.tif".split()]  # noqa: SIM905
+
+
+def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path):
+    bad = bad_files(tmp_path)
+    samples = []
+    for index, path in enumerate(bad):
+        good = tmp_path / f"good{index}.png"
+        Image.new("RGB", (8, 8), (index, 0, 0)).save(good)
+        samples += [Sample(str(path), "x"), Sample(str(good), "y")]
+    decoded = decode_all(samples, 8, "my set")
+    assert decoded.kept.tolist() == list(range(1, 2 * len(bad), 2))
+    assert decoded.images[:, 3, 3, 0].tolist() == list(range(len(bad)))
+    with pytest.warns(SkippedImages) as caught:
+        report(samples, decoded, "my set")
+    assert len(caught) == 1
+    message = str(caught[0].message)
+    assert message.startswith("7 of the 14 images of my set cannot be read and are skipped: ")
+    assert message.endswith(", ...")
+    assert [str(path) in message for path in bad] == [True] * 5 + [False] * 2
+
+
+def test_nothing_readable_is_an_error(tmp_path: Path):
+    samples = [Sample(str(tmp_path / "absent.jpg"), "x")]
+    with pytest.raises(UserError, match=r"none of the 1 images of my set can be read \(.*absent.jpg\); check the"):
+        report(samples, decode_all(samples, 8, "my set"), "my set")
+
+
+def test_all_readable_says_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report([Sample("a", "x")], Decoded(np.zeros((1, 8, 8, 3), np.uint8), np.arange(1)), "my set")
+
+
+def test_many_chunks_keep_their_order(tmp_path: Path):
+    samples = []
+    for value in range(256):
+        Image.new("L", (4, 4), value).save(tmp_path / f"{value}.png")
+        samples.append(Sample(str(tmp_path / f"{value}.png"), "x"))
+    decoded = decode_all(samples * 3, 4, "my set")
+    assert decoded.images[:, 0, 0, 1].tolist() == list(range(256)) * 3

@@ -1,0 +1,161 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mixmo.data import folder as module
+from mixmo.data.decode import Sample, SkippedImages
+from mixmo.data.folder import folder, in_class_folders, in_csv, statistics
+from mixmo.errors import UserError
+
+COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+
+
+def write(path: Path, label: str, mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (20, 12), COLOURS[label]).convert(mode).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for label in COLOURS:
+        for index, name in enumerate(("a.png", "b.JPEG", "deep/er/c.jpg")):
+            write(tmp_path / "flags" / "train" / label / name, label, "CMYK" if index == 1 else "RGB")
+        write(tmp_path / "flags" / "val" / label / "a.webp", label)
+    (tmp_path / "flags" / "train" / "red" / "notes.txt").write_text("not an image")
+    (tmp_path / "flags" / "train" / ".hidden").mkdir()
+    return tmp_path / "flags"
+
+
+def test_class_folders(root: Path):
+    dataset = folder(root, 8)
+    assert dataset.name == "flags"
+    assert dataset.classes == ("blue", "green", "red")
+    assert dataset.train.images.shape == (9, 8, 8, 3)
+    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert dataset.test.labels.tolist() == [0, 1, 2]
+    for split in (dataset.train, dataset.test):
+        colours = torch.tensor([COLOURS[dataset.classes[label]] for label in split.labels])
+        assert (split.images[:, 4, 4].int() - colours).abs().max() <= 3
+    assert np.allclose(dataset.mean, (1 / 3,) * 3, atol=0.01)
+    assert np.allclose(dataset.std, (2**0.5 / 3,) * 3, atol=0.01)
+
+
+def test_second_start_reads_the_cache(root: Path, monkeypatch: pytest.MonkeyPatch):
+    first = folder(root, 8)
+    monkeypatch.setattr(module, "decode_all", None)  # would raise if called
+    second = folder(root, 8)
+    assert torch.equal(first.train.images, second.train.images)
+    assert torch.equal(first.test.labels, second.test.labels)
+    monkeypatch.undo()
+    assert folder(root, 6).train.images.shape == (9, 6, 6, 3)
+    write(root / "train" / "red" / "new.png", "red")
+    assert len(folder(root, 8).train.labels) == 10
+
+
+def test_test_may_take_the_place_of_val(root: Path):
+    (root / "val").rename(root / "test")
+    assert len(folder(root, 8).test.labels) == 3
+
+
+def test_corrupt_images_are_skipped_and_named_at_every_start(root: Path):
+    (root / "train" / "green" / "a.png").write_bytes(b"broken")
+    for _ in range(2):
+        with pytest.warns(SkippedImages, match="1 of the 9 images of train-8.*green/a.png") as caught:
+            dataset = folder(root, 8)
+        assert len(caught) == 1
+        assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+        assert (dataset.train.images[3, 4, 4].int() - torch.tensor(COLOURS["green"])).abs().max() <= 3
+
+
+def test_csv(root: Path):
+    (root / "train").rename(root / "images")
+    lines = [f"images/{label}/{name},{label}" for label in COLOURS for name in ("a.png", "b.JPEG", "deep/er/c.jpg")]
+    (root / "train.csv").write_text("\n".join(["path,label", *lines]))
+    absolute = [f'{number},"{root}/val/{label}/a.webp",{label}' for number, label in enumerate(COLOURS)]
+    (root / "test.csv").write_text("\n".join(["\ufeffnumber,path,label", *absolute]), encoding="utf-8")
+    (root / "val").rename(root / "elsewhere")
+    with pytest.raises(UserError, match="none of the 3 images of test-8"):
+        folder(root, 8)
+    (root / "elsewhere").rename(root / "val")
+    assert module.samples(root, "test")[0] == Sample(f"{root}/val/blue/a.webp", "blue")
+    dataset = folder(root, 8)
+    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert (dataset.train.images[8, 4, 4].int() - torch.tensor(COLOURS["red"])).abs().max() <= 3
+
+
+def test_numeric_labels_keep_their_numbers(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("path,label\n" + "\n".join(f"{n}.png,{n % 12}" for n in range(24)))
+    assert module.class_names(in_csv(tmp_path / "a.csv")) == tuple(str(n) for n in range(12))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "should begin with the line 'path,label' and begins with None"),
+        (b"file,class\na.png,cat\n", "should begin with the line 'path,label' and begins with ['file', 'class']"),
+        (b"path,label\n", "lists no images; add lines of the form 'cats/1.jpg,cat'"),
+        (b"path,label\na.png,cat\nb.png\n", "line 3, lacks a path or a label; complete or remove it"),
+        (b"path,label\n,cat\n", "line 2, lacks a path or a label"),
+        (b"path,label\na\xff.png,cat\n", "is not a CSV file in UTF-8"),
+        (b'path,label\n"' + b"x" * 200_000, "is not a CSV file in UTF-8"),
+    ],
+)
+def test_bad_csv(tmp_path: Path, content: bytes, problem: str):
+    path = tmp_path / "train.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        in_csv(path)
+    assert str(path) in str(caught.value)
+    assert problem in str(caught.value)
+
+
+def test_nothing_there(tmp_path: Path):
+    with pytest.raises(UserError, match="has no images: put class folders into") as caught:
+        folder(tmp_path, 8)
+    assert f"{tmp_path}/train/ or {tmp_path}/train.csv" in str(caught.value)
+
+
+def test_no_test_images(root: Path):
+    (root / "val").rename(root / "validation")
+    with pytest.raises(UserError, match="has no images") as caught:
+        folder(root, 8)
+    assert f"{root}/val/ or {root}/val.csv or {root}/test/ or {root}/test.csv" in str(caught.value)
+
+
+def test_no_class_folders(tmp_path: Path):
+    with pytest.raises(UserError, match="has no class folders; put the images of each class into a folder") as caught:
+        in_class_folders(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_an_empty_class_folder(root: Path):
+    (root / "train" / "white").mkdir()
+    with pytest.raises(UserError, match=r"train/white has no images \(.jpg, .*\); add some, or remove the folder"):
+        folder(root, 8)
+
+
+def test_a_class_only_in_the_test_images(root: Path):
+    (root / "val" / "red").rename(root / "val" / "pink")
+    with pytest.raises(UserError, match="classes that its train images lack: pink; add train images") as caught:
+        folder(root, 8)
+    assert str(root) in str(caught.value)
+
+
+def test_too_large_for_memory(root: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "RESIDENT_BYTES", 9 * 8 * 8 * 3 - 1)
+    with pytest.raises(UserError, match=r"the 9 images of train-8 in .* choose a smaller size") as caught:
+        folder(root, 8)
+    assert str(root) in str(caught.value)
+
+
+def test_statistics_against_floats(monkeypatch: pytest.MonkeyPatch):
+    images = torch.randint(0, 256, (40, 5, 6, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = images.double() / 255
+    mean, std = statistics(images)
+    assert np.allclose(mean, pixels.mean((0, 1, 2)))
+    assert np.allclose(std, pixels.std((0, 1, 2), correction=0))
+    monkeypatch.setattr(module, "STATISTICS_OVER", 10)
+    assert np.allclose(statistics(images)[0], pixels[::4].mean((0, 1, 2)))

@@ -1,0 +1,74 @@
+"""What holds for every registered data set, and where they are looked for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mixmo.data import DATASETS, load
+from mixmo.errors import UserError
+
+NEED_FILES = [name for name in DATASETS if name != "digits"]
+
+
+def test_the_published_data_sets_are_registered():
+    assert {"digits", "cifar10", "cifar100"} <= set(DATASETS)
+
+
+@pytest.mark.parametrize("name", list(DATASETS))
+def test_first_line_of_the_docstring_says_what_it_is(name: str):
+    line = (DATASETS[name].__doc__ or "").splitlines()[0]
+    assert 30 < len(line) < 130
+    assert "classes" in line
+
+
+@pytest.mark.parametrize("name", list(DATASETS))
+def test_contract(name: str):
+    """Every loader gives what types.py promises; those that need files are tried where MIXMO_DATA has them."""
+    try:
+        dataset = load(name)
+    except UserError as error:
+        pytest.skip(str(error))
+    assert dataset.name == name
+    for split in (dataset.train, dataset.test):
+        assert split.images.dtype == torch.uint8
+        assert split.images.ndim == 4
+        assert split.images.is_contiguous()
+        assert split.images.shape[-1] == len(dataset.mean) == len(dataset.std)
+        assert split.labels.dtype == torch.int64
+        assert len(split.labels) == len(split.images)
+        assert split.labels.unique().tolist() == list(range(len(dataset.classes)))
+
+
+@pytest.mark.parametrize("name", NEED_FILES)
+def test_missing_folder_names_the_exact_path_and_the_remedy(name: str, tmp_path: Path):
+    with pytest.raises(UserError, match="which does not exist") as caught:
+        load(name, tmp_path)
+    needed = str(caught.value).split(" needs ")[1].split(", which")[0]
+    assert Path(needed).parent == tmp_path
+    assert f"`mixmo data get {name} --to {tmp_path}` fetches it" in str(caught.value)
+
+
+def test_unknown_name_gives_the_nearest():
+    with pytest.raises(UserError, match="unknown data set 'cifar-10'; did you mean 'cifar10'"):
+        load("cifar-10")
+
+
+def test_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("MIXMO_DATA", str(tmp_path / "elsewhere"))
+    with pytest.raises(UserError, match="elsewhere"):
+        load("cifar10")
+    with pytest.raises(UserError, match="given"):
+        load("cifar10", tmp_path / "given")
+
+
+def test_root_is_data_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MIXMO_DATA", raising=False)
+    with pytest.raises(UserError, match="needs data/cifar-100-python, "):
+        load("cifar100")
+
+
+def test_device():
+    dataset = load("digits", device=torch.device("cpu"))
+    assert dataset.train.images.device == dataset.test.labels.device == torch.device("cpu")

@@ -1,0 +1,146 @@
+"""The restricted unpickler: reads what numpy wrote, runs nothing."""
+
+import collections
+import contextlib
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mixmo.data import pickles
+from mixmo.errors import UserError
+
+
+def write(path: Path, thing: object, protocol: int = 2) -> Path:
+    path.write_bytes(pickle.dumps(thing, protocol=protocol))
+    return path
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("kind", ["u1", "<i4", ">i8", "<f4", "f8", "?"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_numbers(tmp_path: Path, protocol: int, kind: str, order: str):
+    array = np.asarray(np.arange(24).reshape(2, 3, 4) % 7, dtype=kind, order=order)
+    read = pickles.read(write(tmp_path / "a", {"data": array, b"n": 3}, protocol), "so")
+    assert read["n"] == 3
+    assert isinstance(read["data"], np.ndarray)
+    assert read["data"].dtype == array.dtype
+    assert np.array_equal(read["data"], array)
+
+
+def test_lists_strings_numbers_and_scalars(tmp_path: Path):
+    thing = {b"names": [b"caf\xe9", "apple"], "labels": [1, np.int64(2), np.uint8(3)], "x": [1.5, None, True, (1, {})]}
+    read = pickles.read(write(tmp_path / "a", thing), "so")
+    assert [pickles.text(name) for name in read["names"]] == ["café", "apple"]
+    assert read["labels"] == [1, 2, 3]
+    assert read["x"] == [1.5, None, True, (1, {})]
+
+
+def test_python_2_strings(tmp_path: Path):
+    path = tmp_path / "a"
+    path.write_bytes(b"\x80\x02}U\x05namesq\x00]U\x05appleas.")  # str keys and values of Python 2 are bytes
+    assert pickles.read(path, "so") == {"names": [b"apple"]}
+
+
+MARKER = Path("/tmp/mixmo-a-pickle-ran-code")
+
+
+class Runs:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {MARKER}",)
+
+
+def global_call(module: str, name: str, argument: bytes = b"U\x01xq\x00\x85R") -> bytes:
+    return b"\x80\x02}U\x04data" + f"c{module}\n{name}\n".encode() + argument + b"s."
+
+
+@pytest.mark.parametrize(
+    ("content", "asked"),
+    [
+        (pickle.dumps({"data": Runs()}, 2), "system"),
+        (pickle.dumps({"data": Runs()}, 4), "system"),
+        (pickle.dumps({"data": collections.OrderedDict()}, 2), "collections.OrderedDict"),
+        (global_call("builtins", "eval"), "builtins.eval"),
+        (global_call("__builtin__", "eval"), "__builtin__.eval"),
+        (global_call("numpy", "load"), "numpy.load"),
+        (global_call("numpy", "ndarray.tofile"), "numpy.ndarray.tofile"),
+        (global_call("numpy.core.multiarray", "fromfile"), "numpy.core.multiarray.fromfile"),
+        (global_call("_codecs", "lookup"), "_codecs.lookup"),
+        (b"\x80\x02}U\x04data(ios\nsystem\ns.", "os.system"),  # the INST opcode
+        (b"\x80\x02}U\x04datac_codecs\nencode\n}U\x05_callNsbs.", "changing a function"),  # BUILD on a function
+        (pickle.dumps({"data": np.array([{}], dtype=object)}, 2), "an array of |O"),
+        (global_call("_codecs", "encode", b"X\x01\x00\x00\x00xX\x05\x00\x00\x00rot13\x86R"), "encoding rot13"),
+    ],
+)
+def test_pickles_that_ask_for_code_are_refused(tmp_path: Path, content: bytes, asked: str):
+    path = tmp_path / "train"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="delete it and fetch it") as caught:
+        pickles.read(path, "delete it and fetch it")
+    assert str(caught.value).startswith(f"{path} was not read: it is a pickle that asks for '")
+    assert asked in str(caught.value)
+    assert not MARKER.exists()
+
+
+def test_refusing_leaves_the_reader_whole(tmp_path: Path):
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"\x80\x02}U\x04datac_codecs\nencode\nN}U\x05_callNs\x86bs.")  # slot state: would set _call
+    with pytest.raises(UserError):
+        pickles.read(bad, "so")
+    assert pickles.read(write(tmp_path / "good", {b"a": b"\xff"}), "so") == {"a": b"\xff"}
+
+
+GOOD = pickle.dumps({"data": np.arange(1000, dtype=np.uint8), "labels": list(range(300))}, 2)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 10, 60, len(GOOD) // 2, len(GOOD) - 1])
+def test_truncated(tmp_path: Path, length: int):
+    path = tmp_path / "train"
+    path.write_bytes(GOOD[:length])
+    with pytest.raises(UserError, match=r"train is truncated or damaged \(.*\); fetch it again"):
+        pickles.read(path, "fetch it again")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (GOOD + b"x", "bytes follow the end"),
+        (pickle.dumps([1, 2], 2), "holds a list instead of a dict"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "truncated or damaged"),
+        (b"P" + bytes(100), "truncated or damaged"),
+        (GOOD.replace(b"M\xe8\x03\x85", b"M\xe7\x03\x85"), "array of shape (999,) has another size"),
+        (b"\x80\x02}U\x04datacnumpy\nndarray\n)RU\x01xbs.", "truncated or damaged"),  # the array's state is a string
+        (b"\x80\x02}U\x04datacnumpy\ndtype\n)Rs.", "truncated or damaged"),
+    ],
+)
+def test_damaged(tmp_path: Path, content: bytes, problem: str):
+    path = tmp_path / "train"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        pickles.read(path, "fetch it again")
+    assert str(path) in str(caught.value)
+    assert problem in str(caught.value)
+    assert str(caught.value).endswith("; fetch it again")
+
+
+def test_random_damage_never_escapes(tmp_path: Path):
+    """Whatever one flips in a file, reading ends in a dict or in a UserError."""
+    draw = np.random.default_rng(0)
+    path = tmp_path / "train"
+    for _ in range(300):
+        content = bytearray(GOOD)
+        for _ in range(3):
+            content[draw.integers(200)] = draw.integers(256)
+        path.write_bytes(content)
+        with contextlib.suppress(UserError):
+            assert isinstance(pickles.read(path, "so"), dict)
+
+
+def test_far_too_large(tmp_path: Path):
+    path = tmp_path / "train"
+    with path.open("wb") as file:
+        file.truncate(pickles.LARGEST + 1)  # sparse: takes no room
+    with pytest.raises(UserError, match=r"train has 1,073,741,825 bytes, .*; fetch it again"):
+        pickles.read(path, "fetch it again")

@@ -1,0 +1,272 @@
+"""Training end to end on the digits: the same from run to run, stopped anywhere, resumed to the last bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from mixmo import UserError, data
+from mixmo.engine import Runtime, train
+from mixmo.engine.batch import Batches
+from mixmo.engine.loop import Trainer, hold_out
+from mixmo.evaluation import load_network, score_runs
+from mixmo.recipes import Recipe, named
+from mixmo.runs import Run
+from mixmo.types import Dataset
+
+RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=0.0)
+SMALL = named("digits/cut-mixmo").replace(epochs=4, width=1, batch_size=128, schedule="step", decay=(0.5, 0.75))
+STEPS = 22  # an epoch of SMALL
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """SMALL, trained without a stop."""
+    return train(SMALL, tmp_path_factory.mktemp("runs") / "whole", RUNTIME)
+
+
+def assert_same(one: Run, two: Run) -> None:
+    """Equal to the last bit: weights, logits, and every logged number but the times."""
+    for name in ("last.safetensors", "best.safetensors", "logits-last.safetensors", "logits-best.safetensors"):
+        left, right = (safetensors.torch.load_file(run.path / name) for run in (one, two))
+        assert left.keys() == right.keys()
+        for key in left:
+            assert torch.equal(left[key], right[key]), f"{name}: {key}"
+    logs = [run.metrics() for run in (one, two)]
+    for log in logs:
+        for line in log:
+            line.pop("seconds")
+            line.pop("evaluation_seconds")
+    assert logs[0] == logs[1]
+
+
+# Inside the first epoch, at its end, exactly at the first decay, inside an epoch after it, after the last step.
+@pytest.mark.parametrize("stop", [5, STEPS, 2 * STEPS, 3 * STEPS + 7, 4 * STEPS])
+def test_resume_equals_uninterrupted(finished: Run, tmp_path: Path, stop: int) -> None:
+    train(SMALL, tmp_path / "run", RUNTIME, until=stop)
+    if stop < 4 * STEPS:
+        assert not Run.open(tmp_path / "run").finished
+    assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
+
+
+def test_killed_without_warning(finished: Run, tmp_path: Path) -> None:
+    """SIGKILL: the newest checkpoint is whole, half-written ones and log lines past it are dropped."""
+    out = tmp_path / "run"
+    train(SMALL, out, RUNTIME, until=2 * STEPS)
+    (out / "checkpoints" / ".00000050.tmp").mkdir()
+    (out / "checkpoints" / ".00000050.tmp" / "weights.safetensors").write_bytes(b"half")
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "step": 66}\n{"epoch": 4, "st')
+    assert_same(train(SMALL, out, RUNTIME, resume=True), finished)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_saves_and_says_how_to_go_on(finished: Run, tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "run"
+    fields = ["--epochs", "4", "--width", "1", "--batch_size", "128", "--schedule", "step", "--decay", "[0.5,0.75]"]
+    command = [
+        sys.executable,
+        "-m",
+        "mixmo",
+        "train",
+        "digits/cut-mixmo",
+        *fields,
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 60
+    while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(number)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    assert_same(train(SMALL, out, RUNTIME, resume=True), finished)
+
+
+def test_golden_losses() -> None:
+    """20 CPU steps of the demo recipe: identical from run to run, and the ones we know.
+
+    The known ones have a tolerance, for another processor may round otherwise.
+    """
+    recipe = named("digits/cut-mixmo")
+    curves = [losses(recipe, 20) for _ in range(2)]
+    assert curves[0] == curves[1]
+    assert curves[0] == pytest.approx(GOLDEN, rel=2e-3)
+
+
+GOLDEN = [
+    5.1499,
+    4.7406,
+    4.9893,
+    5.1386,
+    5.2026,
+    5.3835,
+    5.0792,
+    5.0220,
+    4.8760,
+    4.7256,
+    4.8832,
+    4.7168,
+    4.6808,
+    4.5548,
+    4.8974,
+    4.6702,
+    4.7552,
+    4.7290,
+    4.5650,
+    4.7291,
+]
+
+
+def losses(recipe: Recipe, steps: int) -> list[float]:
+    import tempfile
+
+    dataset = data.load(recipe.dataset)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(recipe, dataset, Run.create(Path(folder) / "run", recipe), RUNTIME, torch.device("cpu"))
+    values = []
+    for step in range(steps):
+        trainer.step.meter.zero_()
+        unique = torch.randperm(1437, generator=trainer.stream.at("order", step))[:32]
+        draws = trainer.batches.draw(unique, trainer.stream.at("step", step))
+        trainer.step(draws, trainer.schedule.lr(step), 0.5)
+        values.append(trainer.step.meter[0].item())
+    return values
+
+
+def test_scores_from_logits_and_from_weights_agree(finished: Run) -> None:
+    stored, again = score_runs([finished], "logits"), score_runs([finished], "weights")
+    assert stored == again
+    assert stored["last"] == finished.json("scores.json")["last"]
+
+
+def test_several_runs_are_one_ensemble(finished: Run, tmp_path: Path) -> None:
+    """N x M predictions: the mean of the logits by hand."""
+    other = train(SMALL.replace(seed=1), tmp_path / "other", RUNTIME)
+    scores = score_runs([finished, other])
+    by_hand = torch.cat([finished.logits()[0], other.logits()[0]]).double().mean(0)
+    labels = finished.logits()[1]
+    assert scores["last"]["ensemble"]["top1"] == pytest.approx((by_hand.argmax(1) == labels).double().mean().item())
+    nll = -by_hand.log_softmax(1)[torch.arange(len(labels)), labels].mean().item()
+    assert scores["last"]["ensemble"]["nll"] == pytest.approx(nll)
+    assert len(scores["last"]["members"]) == 4
+    assert scores["parameters"] == 2 * finished.json("scores.json")["parameters"]
+
+
+def test_training_learns(finished: Run) -> None:
+    metrics = finished.metrics()
+    assert metrics[-1]["train"]["loss"] < 0.8 * metrics[0]["train"]["loss"]
+    assert metrics[-1]["test"]["ensemble"]["top1"] > 0.5
+
+
+def test_best_epoch_is_the_best_of_the_log(finished: Run) -> None:
+    tops = [line["test"]["ensemble"]["top1"] for line in finished.metrics()]
+    assert finished.json("scores.json")["best_epoch"] == tops.index(max(tops)) + 1
+    assert finished.json("scores.json")["best"]["ensemble"]["top1"] == pytest.approx(max(tops))
+
+
+def test_run_directory_explains_itself(finished: Run) -> None:
+    assert finished.recipe == SMALL
+    assert finished.json("dataset.json")["classes"] == list("0123456789")
+    assert {"mixmo", "torch", "python", "device", "commit"} <= finished.json("environment.json").keys()
+    assert load_network(finished).members == 2
+    assert not list(finished.path.rglob("*.tmp"))
+
+
+def test_validation_split_is_held_out(digits: Dataset, tmp_path: Path) -> None:
+    rest, held = hold_out(digits.train, 137, seed=3)
+    assert held is not None
+    assert len(held.labels) == 137
+    assert len(rest.labels) == 1300
+    together = torch.cat((rest.images, held.images)).flatten(1)
+    assert torch.equal(together.unique(dim=0), digits.train.images.flatten(1).unique(dim=0))
+    run = train(SMALL.replace(validation=137, epochs=2), tmp_path / "run", RUNTIME)
+    scores, lines = run.json("scores.json"), run.metrics()
+    tops = [line["validation"]["ensemble"]["top1"] for line in lines]
+    assert scores["best_by"] == "validation"
+    assert scores["best_epoch"] == tops.index(max(tops)) + 1
+
+
+def test_batches_repeat_and_augment_again(digits: Dataset) -> None:
+    """Each copy of an image gets its own crop; each member its own order."""
+    recipe = SMALL.replace(repetition=4, batch_size=16, crop=2)
+    batches = Batches(recipe, digits, digits.train, stride=1)
+    unique = torch.tensor([10, 20, 30, 40])
+    mix = batches.mix(batches.draw(unique, torch.Generator().manual_seed(0)), torch.tensor(0.5))
+    assert mix.images.shape == (2, 16, 1, 8, 8)
+    labels = digits.train.labels[unique].tolist()
+    assert sorted(mix.targets[0].tolist()) == sorted(labels * 4) == sorted(mix.targets[1].tolist())
+    assert len(mix.images[0].flatten(1).unique(dim=0)) > 4
+
+
+def test_refuses_to_overwrite(finished: Run) -> None:
+    before = sorted(path.name for path in finished.path.iterdir())
+    with pytest.raises(UserError, match="exists already; give --resume"):
+        train(SMALL, finished.path, RUNTIME)
+    assert sorted(path.name for path in finished.path.iterdir()) == before
+
+
+def test_refuses_to_resume_another_recipe(finished: Run) -> None:
+    with pytest.raises(UserError, match=r"another recipe \(width 1 -> 2"):
+        train(SMALL.replace(width=2), finished.path, RUNTIME, resume=True)
+
+
+def test_full_disk_keeps_the_earlier_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    train(SMALL, out, RUNTIME, until=STEPS)
+    before = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mixmo.engine.checkpoint.save_tensors", full)
+        with pytest.raises(UserError, match=r"No space left on device.*--resume"):
+            train(SMALL, out, RUNTIME, resume=True, until=2 * STEPS)
+    assert {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()} == before
+    train(SMALL, out, RUNTIME, resume=True, until=2 * STEPS)
+
+
+def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(SMALL, out, RUNTIME, until=5)
+    weights = next((out / "checkpoints").glob("*/weights.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"weights\.safetensors is damaged"):
+        train(SMALL, out, RUNTIME, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"validation": 2000}, "validation = 2000"),
+        ({"batch_size": 4096, "repetition": 2}, "smaller batch_size"),
+        ({"dataset": "digit"}, "did you mean 'digits'"),
+    ],
+)
+def test_recipes_that_cannot_work_here(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        train(SMALL.replace(**changes), tmp_path / "run", RUNTIME)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_device(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="device 'cudaa'"):
+        train(SMALL, tmp_path / "run", Runtime(device="cudaa"))
+
+
+def test_json_of_scores_is_plain(finished: Run) -> None:
+    assert json.loads(json.dumps(score_runs([finished])))["last"]["ensemble"]["top1"] <= 1

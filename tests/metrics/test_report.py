@@ -1,0 +1,84 @@
+"""The report agrees with the functions it is made of, serves any number of members, and survives JSON."""
+
+import json
+
+import pytest
+import torch
+
+from mixmo.errors import UserError
+from mixmo.metrics import METRICS, Diversity, Scores, calibrate_halves, evaluate, pair_mean, random_halves
+from mixmo.metrics.diversity import DIVERSITY
+from mixmo.metrics.scores import ece, nll
+
+
+def test_holds_what_the_functions_say(draw):
+    logits, labels = draw(3, 120, 8)
+    report = evaluate(logits, labels, seed=4)
+    predictors = [(report.ensemble, logits.mean(0)), *zip(report.members, logits, strict=True)]
+    assert len(predictors) == 4
+    for scores, logits_NK in predictors:
+        calibrated = calibrate_halves(logits_NK, labels, seed=4)
+        for name in METRICS:
+            assert getattr(scores, name) == METRICS[name](logits_NK, labels).item()
+        assert scores.nllc == calibrated.score(nll, labels).item()
+        assert scores.ecec == calibrated.score(ece, labels).item()
+        assert scores.temperatures == calibrated.temperatures
+    for name in DIVERSITY:
+        assert getattr(report.diversity, name) == pair_mean(DIVERSITY[name](logits, labels)).item()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_is_the_same_on_a_gpu(draw):
+    logits, labels = draw(2, 120, 8)
+    here, there = evaluate(logits, labels), evaluate(logits.cuda(), labels.cuda())
+    assert there.ensemble.nllc == pytest.approx(here.ensemble.nllc, rel=1e-9)
+    assert there.ensemble.temperatures == pytest.approx(here.ensemble.temperatures, rel=1e-9)
+
+
+def test_every_registered_score_has_its_field():
+    assert set(Scores._fields) == {*METRICS, "nllc", "ecec", "temperatures"}
+    assert set(Diversity._fields) == set(DIVERSITY)
+
+
+def test_one_member_is_its_own_ensemble_without_diversity(draw):
+    report = evaluate(*draw(1, 60, 5))
+    assert report.members == (report.ensemble,)
+    assert report.diversity is None
+    assert report.to_dict()["diversity"] is None
+
+
+def test_several_networks_are_stacked(draw):
+    (first, labels), (second, _) = draw(2, 80, 5, seed=1), draw(3, 80, 5, seed=1)
+    report = evaluate(torch.cat([first, second]), labels)
+    assert len(report.members) == 5
+    assert report.members[:2] == evaluate(first, labels).members
+    mean = (2 * first.mean(0) + 3 * second.mean(0)) / 5
+    assert report.ensemble.nll == pytest.approx(nll(mean, labels).item(), rel=1e-12)
+
+
+def test_halves_replace_the_seed(draw):
+    logits, labels = draw(2, 90, 5)
+    assert evaluate(logits, labels, seed=9) == evaluate(logits, labels, halves=random_halves(90, 9))
+    assert evaluate(logits, labels, seed=9) != evaluate(logits, labels, seed=8)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_survives_json(members, draw):
+    plain = evaluate(*draw(members, 50, 4)).to_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert set(plain["ensemble"]) == set(Scores._fields)
+    assert len(plain["members"]) == members
+
+
+@pytest.mark.parametrize("labels", [torch.arange(6) % 3, torch.zeros(6, dtype=torch.int64)])
+@pytest.mark.parametrize(
+    "logits", [torch.zeros(2, 6, 3), 1e4 * torch.eye(3).repeat(2, 2, 1), torch.eye(3).repeat(2, 2, 1)]
+)
+def test_degenerate_networks_have_finite_scores(logits, labels):
+    json.dumps(evaluate(logits, labels).to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("shape", [(10, 4), (2, 3, 10, 4), (0, 10, 4)])
+def test_wrong_shapes_are_named(shape):
+    with pytest.raises(UserError, match=r"logits_MNK has shape .* pass a tensor \(members, samples, classes\)"):
+        evaluate(torch.zeros(shape), torch.zeros(10, dtype=torch.int64))
