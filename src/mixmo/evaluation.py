@@ -41,6 +41,7 @@ def score_runs(
     runs: Sequence[Run], source: str = "logits", device: torch.device | None = None, root: Path | None = None
 ) -> dict[str, Any]:
     """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
+    runs = [Run(path) for run in runs for path in run.networks()]
     stored = [run.json("scores.json") for run in runs]
     scores: dict[str, Any] = {
         "runs": [str(run.path) for run in runs],

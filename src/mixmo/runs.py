@@ -101,9 +101,14 @@ class Run:
         except (OSError, json.JSONDecodeError) as error:
             raise UserError(f"{path} cannot be read ({error}); finish the training with --resume") from error
 
+    def networks(self) -> list[Path]:
+        """Where the runs of its networks are: itself, or a folder each for a recipe of several."""
+        count = self.recipe.networks
+        return [self.path] if count == 1 else [self.path / str(i) for i in range(count)]
+
     @property
     def finished(self) -> bool:
-        return (self.path / "scores.json").is_file()
+        return all((path / "scores.json").is_file() for path in self.networks())
 
 
 def plain(recipe: Recipe) -> dict[str, Any]:

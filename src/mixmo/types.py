@@ -27,6 +27,13 @@ class Dataset(NamedTuple):
     std: tuple[float, ...]
 
 
+class Hidden(NamedTuple):
+    """How a single network mixes the features of its batch with each other (Manifold Mixup, PatchUp)."""
+
+    partner: Tensor  # (N,) which sample each one is mixed with
+    shares: tuple[Tensor, ...]  # of the own features in what enters each of the first stages; broadcast to (N, C, h, w)
+
+
 class Mix(NamedTuple):
     """A training batch: M inputs a sample, how they are mixed, what each head should answer (paper, section 3.1)."""
 
@@ -34,3 +41,4 @@ class Mix(NamedTuple):
     coefficients: Tensor  # (M, N, 1, h, w), or h = w = 1 for plain linear mixing; they sum to one over M everywhere
     targets: Tensor  # (heads, N) class indices, or (heads, N, K) soft targets that sum to one
     weights: Tensor  # (heads, N): w_r(kappa), which sum to the number of heads over them
+    hidden: Hidden | None = None  # for the feature-space baselines

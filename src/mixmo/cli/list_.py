@@ -1,12 +1,12 @@
-"""mixmo list [recipes|models|masks|datasets|metrics]"""
+"""mixmo list [protocols|recipes|models|masks|augmentations|datasets|metrics]"""
 
 from collections.abc import Callable
 
-from rich.console import Console
-from rich.table import Table
-
+from mixmo.augment.augmix import augmix
+from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.cli.arguments import parse, parser
 from mixmo.data import DATASETS
+from mixmo.hidden import HIDDEN
 from mixmo.masks import MASKS
 from mixmo.metrics import DIVERSITY, METRICS
 from mixmo.models import FAMILIES
@@ -18,17 +18,21 @@ def first_line(thing: object) -> str:
 
 
 def recipes() -> dict[str, str]:
-    return {
-        f"{dataset}/{method}": f"{METHODS[method].summary}; {PROTOCOLS[dataset].summary}"
-        for dataset in PROTOCOLS
-        for method in METHODS
-    }
+    return {f"{dataset}/{method}": METHODS[method].summary for dataset in PROTOCOLS for method in METHODS}
+
+
+def augmentations() -> dict[str, str]:
+    pixel = {f"--pixel {name}": AUGMENTATIONS[name].summary for name in AUGMENTATIONS}
+    hidden = {f"--hidden {name}": HIDDEN[name].summary for name in HIDDEN}
+    return pixel | hidden | {"--augmix true": first_line(augmix)}
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
+    "protocols": lambda: {name: protocol.summary for name, protocol in PROTOCOLS.items()},
     "recipes": recipes,
     "models": lambda: {name: first_line(family) for name, family in FAMILIES.items()},
     "masks": lambda: {name: MASKS[name].summary for name in MASKS},
+    "augmentations": augmentations,
     "datasets": lambda: {name: first_line(DATASETS[name]) for name in DATASETS},
     "metrics": lambda: (
         {name: first_line(METRICS[name]) for name in METRICS}
@@ -42,7 +46,9 @@ def main(arguments: list[str]) -> None:
     into.add_argument("kind", nargs="?", choices=list(KINDS), help="only this kind")
     chosen = parse(into, arguments).kind
     for kind in [chosen] if chosen else KINDS:
-        table = Table("name", "what it is", title=kind, title_justify="left", box=None, pad_edge=False)
-        for name, text in KINDS[kind]().items():
-            table.add_row(name, text)
-        Console().print(table)
+        things = KINDS[kind]()
+        indent = max(len(name) for name in things)
+        if not chosen:
+            print(f"\n{kind}:")
+        for name, text in things.items():
+            print(f"{name:<{indent}}  {text}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.cli.tables import print_report
 from mixmo.engine import Runtime, train
+from mixmo.evaluation import score_runs
 
 
 def main(arguments: list[str]) -> None:
@@ -19,4 +20,4 @@ def main(arguments: list[str]) -> None:
     parsed = parse(into, arguments)
     runtime = Runtime(**{field.name: getattr(parsed, field.name) for field in fields(Runtime)})
     run = train(recipe_of(parsed), parsed.out, runtime, resume=parsed.resume)
-    print_report(run.json("scores.json"), str(run.path))
+    print_report(score_runs([run]), str(run.path))

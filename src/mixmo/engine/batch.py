@@ -1,19 +1,33 @@
-"""From sample numbers to a Mix, on the device: pairing, crop, flip, normalisation, mixing.
+"""From sample numbers to a Mix, on the device: pairing, crop, flip, AugMix, normalisation, mixing.
 
 `draw` holds all the randomness of a step; `mix` is a pure function of it, without a host sync or a loop over samples,
 so that it can be compiled and captured together with the network.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
+from mixmo.augment.augmix import augmix
+from mixmo.augment.augmix import uniforms as augmix_uniforms
 from mixmo.augment.basic import crop_flip, normalise
+from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden, mix_hidden
 from mixmo.mixing import MixDraws
 from mixmo.pairing import pair
 from mixmo.recipes.schema import Recipe
 from mixmo.types import Dataset, Mix, Split
+
+
+class PixelDraws(NamedTuple):
+    """The randomness of the pixel augmentation, per member and sample."""
+
+    partner: Tensor  # (M, N) uniform: which sample of the whole data set
+    crop: Tensor  # (M, N, 3) uniform: the partner's crop and flip
+    gamma: Tensor  # (2, M, N) standard gamma variables: lambda ~ Beta
+    kind: Tensor  # (M, N, P) uniform: what the augmentation itself needs
 
 
 class Draws(NamedTuple):
@@ -24,36 +38,104 @@ class Draws(NamedTuple):
     same: Tensor  # (N,) uniform: input repetition
     crop: Tensor  # (M, N, 3) uniform: place of the crop, flip
     mix: MixDraws
+    augmix: Tensor | None  # (M, n, P) uniform: a member's copies of a sample share their operations
+    pixel: PixelDraws | None
+    hidden: HiddenDraws | None
 
 
 class Batches:
     """The training batches of a recipe over a split."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset, split: Split, stride: int) -> None:
+    def __init__(self, recipe: Recipe, dataset: Dataset, split: Split, shapes: Sequence[torch.Size] = ()) -> None:
+        """`shapes` (C, h, w) of the features that enter each stage of the core are needed by feature mixing only."""
         self.recipe = recipe
         self.dataset = dataset
         self.split = split
-        self.mixer = recipe.mixer(stride)
+        self.shapes = shapes
+        self.mixer = recipe.mixer(recipe.stride)
+        self.augmentation = None if recipe.pixel == "none" else AUGMENTATIONS[recipe.pixel]
+        self.feature_mixing = None if recipe.hidden == "none" else HIDDEN[recipe.hidden]
+        self.height, self.width = split.images.shape[1:3]
 
     def draw(self, unique: Tensor, generator: Generator) -> Draws:
         """The randomness of a step over these samples."""
-        members, n = self.recipe.members, self.recipe.batch_size
-        device = unique.device
-        height, width = self.split.images.shape[1:3]
-        shapes = ((members, n), (n,), (members, n, 3))
-        order, same, crop = (torch.rand(s, device=device, generator=generator) for s in shapes)
-        return Draws(unique, order, same, crop, self.mixer.draw(n, height, width, device, generator))
+        recipe, device = self.recipe, unique.device
+        members, n = recipe.members, recipe.batch_size
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(shape, device=device, generator=generator)
+
+        mix = self.mixer.draw(n, self.height, self.width, device, generator)
+        order, same, crop = uniform(members, n), uniform(n), uniform(members, n, 3)
+        operations = uniform(members, len(unique), augmix_uniforms()) if recipe.augmix else None
+        pixel = None
+        if self.augmentation is not None:
+            alpha = torch.full((2, members, n), recipe.pixel_alpha, device=device)
+            gamma = torch._standard_gamma(alpha, generator)
+            kind = uniform(members, n, self.augmentation.uniforms)
+            pixel = PixelDraws(uniform(members, n), uniform(members, n, 3), gamma, kind)
+        hidden = None
+        if self.feature_mixing is not None:
+            hidden = draw_hidden(self.feature_mixing, recipe.alpha, self.shapes, n, device, generator)
+        return Draws(unique, order, same, crop, mix, operations, pixel, hidden)
 
     def mix(self, draws: Draws, chance: Tensor) -> Mix:
         """The step's batch; `chance` is the probability of a mask at this point of training."""
-        recipe, split = self.recipe, self.split
-        index_MN = pair(draws.unique, recipe.repetition, draws.order, recipe.rho, draws.same)
-        index = index_MN.flatten()
-        cropped = crop_flip(split.images, index, draws.crop.flatten(0, 1), pad=recipe.crop, flip=recipe.flip)
-        images = normalise(cropped, self.dataset.mean, self.dataset.std).unflatten(0, index_MN.shape)
-        targets = split.labels[index_MN]
-        if self.mixer.association == "interpolated":
+        recipe, labels = self.recipe, self.split.labels
+        slots_n = torch.arange(len(draws.unique), device=chance.device)
+        slot_MN = pair(slots_n, recipe.repetition, draws.order, recipe.rho, draws.same)
+        index_MN = draws.unique[slot_MN]
+        operations = None
+        if draws.augmix is not None:
+            operations = draws.augmix.gather(1, slot_MN[..., None].expand(-1, -1, draws.augmix.shape[2]))
+        images, targets = self.images(index_MN, draws.crop, operations), labels[index_MN]
+        coefficients = self.mixer.coefficients(draws.mix, chance, self.height, self.width)
+        if self.soft:
             targets = torch.nn.functional.one_hot(targets, len(self.dataset.classes)).float()
-        height, width = split.images.shape[1:3]
-        coefficients = self.mixer.coefficients(draws.mix, chance, height, width)
-        return self.mixer.assemble(images, targets, coefficients, draws.mix)
+        if draws.pixel is not None:
+            images, targets = self.augment(images, targets, coefficients, draws.pixel)
+        if draws.hidden is None:
+            return self.mixer.assemble(images, targets, coefficients, draws.mix)
+        assert self.feature_mixing is not None
+        hidden, own = mix_hidden(self.feature_mixing, draws.hidden)
+        targets = torch.lerp(targets[:, hidden.partner], targets, own)
+        mix = self.mixer.assemble(images, targets, coefficients, draws.mix)
+        return mix._replace(weights=mix.weights * self.feature_mixing.weight, hidden=hidden)
+
+    @property
+    def soft(self) -> bool:
+        """Whether targets are distributions over the classes rather than class numbers."""
+        mixes_labels = self.augmentation is not None and self.augmentation.needs_partner
+        return mixes_labels or self.feature_mixing is not None or self.mixer.association == "interpolated"
+
+    def images(self, index_MN: Tensor, crop_MN3: Tensor, operations_MNP: Tensor | None) -> Tensor:
+        """Samples cropped, flipped, AugMixed and normalised, (M, N, C, H, W)."""
+        recipe = self.recipe
+        pixels = crop_flip(self.split.images, index_MN.flatten(), crop_MN3.flatten(0, 1), recipe.crop, recipe.flip)
+        if operations_MNP is not None:
+            pixels = augmix(pixels, operations_MNP.flatten(0, 1))
+        images = normalise(pixels, self.dataset.mean, self.dataset.std)
+        return images.unflatten(0, index_MN.shape)  # type: ignore[no-any-return]
+
+    def augment(
+        self, images: Tensor, targets: Tensor, coefficients: Tensor, draws: PixelDraws
+    ) -> tuple[Tensor, Tensor]:
+        """Pixel augmentation of each member's input under its own mask; targets (M, N) stay, (M, N, K) are mixed."""
+        assert self.augmentation is not None
+        shape = images.shape[:2]
+        partner_MN = (draws.partner * len(self.split.labels)).long().clamp_max(len(self.split.labels) - 1)
+        partner = self.images(partner_MN, draws.crop, None) if self.augmentation.needs_partner else images
+        gamma = draws.gamma.clamp_min(torch.finfo(draws.gamma.dtype).tiny)
+        mixed = self.augmentation(
+            images.flatten(0, 1),
+            partner.flatten(0, 1),
+            (gamma[0] / gamma.sum(0)).flatten(),
+            draws.kind.flatten(0, 1),
+            coefficients[:, :, 0].flatten(0, 1),
+            prob=self.recipe.pixel_p,
+            keep_main=self.recipe.members > 1,
+        )
+        if self.soft:
+            other = torch.nn.functional.one_hot(self.split.labels[partner_MN], targets.shape[-1]).float()
+            targets = torch.lerp(other, targets, mixed.lam.view(*shape, 1))
+        return mixed.images.unflatten(0, shape), targets

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from mixmo.errors import UserError
 from mixmo.masks import MASKS
 from mixmo.metrics.report import Report, evaluate
 from mixmo.mixing import grid
-from mixmo.models import Network, multiply_adds, parameters
+from mixmo.models import Network, multiply_adds, parameters, stage_shapes
 from mixmo.predict import predict_logits
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
@@ -63,7 +64,10 @@ class Runtime:
 def train(
     recipe: Recipe, out: Path, runtime: Runtime | None = None, *, resume: bool = False, until: int | None = None
 ) -> Run:
-    """Train a recipe into the folder `out`, or up to step `until`. With `resume`, continue what is there."""
+    """Train a recipe into the folder `out`, or up to step `until`. With `resume`, continue what is there.
+
+    Several networks are runs of their own in folders 0, 1, ... of `out`, with seeds that follow each other.
+    """
     runtime = runtime or Runtime()
     device = runtime.resolve()
     dataset = data.load(recipe.dataset, runtime.data, device)
@@ -71,8 +75,19 @@ def train(
     run = open_or_create(recipe, out, resume)
     if run.finished:
         return run
-    Trainer(recipe, dataset, run, runtime, device).run(until)
+    if recipe.networks == 1:
+        Trainer(recipe, dataset, run, runtime, device).run(until)
+        return run
+    for i, (path, one) in enumerate(zip(run.networks(), singles(recipe), strict=True)):
+        if not runtime.quiet:
+            print(f"network {i + 1} of {recipe.networks}", file=sys.stderr)
+        train(one, path, runtime, resume=True, until=until)
     return run
+
+
+def singles(recipe: Recipe) -> list[Recipe]:
+    """The recipes of the networks of an ensemble."""
+    return [recipe.replace(networks=1, seed=recipe.seed + i) for i in range(recipe.networks)]
 
 
 def open_or_create(recipe: Recipe, out: Path, resume: bool) -> Run:
@@ -136,7 +151,8 @@ class Trainer:
             weight_decay=recipe.weight_decay,
             fused=True,
         )
-        self.batches = Batches(recipe, dataset, self.train_split, self.net.stride)
+        shapes = stage_shapes(self.net, image_size(dataset)) if recipe.hidden != "none" else ()
+        self.batches = Batches(recipe, dataset, self.train_split, shapes)
         self.checkpoints = Checkpoints(run.path / "checkpoints")
         self.state = self.checkpoints.load(self.net, self.optimizer) or State()
         self.best: dict[str, Tensor] | None = self.checkpoints.best(self.state)
@@ -235,10 +251,9 @@ class Trainer:
     def finish(self) -> None:
         """Weights, logits in float32 and scores of the last and of the best epoch."""
         run, weights = self.run_folder, self.net.state_dict()
-        size = (self.dataset.test.images.shape[3], *self.dataset.test.images.shape[1:3])
         scores: dict[str, Any] = {
             "parameters": parameters(self.net),
-            "multiply_adds": multiply_adds(self.net, size),
+            "multiply_adds": multiply_adds(self.net, image_size(self.dataset)),
             "best_epoch": (self.state.best_step or 0) // self.schedule.steps_per_epoch,
             "best_by": "validation" if self.held_out else "test",
             "seconds": round(self.state.seconds, 3),
@@ -266,14 +281,19 @@ def fresh_network(recipe: Recipe, dataset: Dataset) -> Network:
 
 def describe(dataset: Dataset) -> dict[str, Any]:
     """What of a data set travels with the weights."""
-    images = dataset.test.images
     return {
         "name": dataset.name,
         "classes": list(dataset.classes),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
-        "size": [images.shape[3], images.shape[1], images.shape[2]],
+        "size": list(image_size(dataset)),
     }
+
+
+def image_size(dataset: Dataset) -> tuple[int, int, int]:
+    """(C, H, W)"""
+    height, width, channels = dataset.train.images.shape[1:]
+    return channels, height, width
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it

@@ -1,6 +1,7 @@
-"""What a network costs: parameters and multiply-adds of one prediction."""
+"""What a network costs: parameters, multiply-adds of one prediction, sizes of its features."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -39,3 +40,14 @@ def multiply_adds(net: Network, size: tuple[int, int, int]) -> int:
         layer.register_forward_hook(add)
     twin(torch.empty(1, *size, device="meta"))
     return count
+
+
+def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:
+    """(C, h, w) of the features that enter each stage of the core, for images (C, H, W)."""
+    shapes: list[torch.Size] = []
+    twin = copy.deepcopy(net).to("meta").eval()
+    stages: Iterable[nn.Module] = twin.core.stages  # type: ignore[assignment]
+    for stage in stages:
+        stage.register_forward_pre_hook(lambda _, inputs: shapes.append(inputs[0].shape[1:]))
+    twin(torch.empty(1, *size, device="meta"))
+    return shapes

@@ -6,9 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mixmo.types import Mix
-
-Between = Callable[[int, Tensor], Tensor]
+from mixmo.types import Hidden, Mix
 
 
 class Parts(NamedTuple):
@@ -46,21 +44,20 @@ class Network(nn.Module):
         self.stride = stride
         self.concat = concat
 
-    def forward(self, x: Mix | Tensor, between: Between | None = None) -> Tensor:
+    def forward(self, x: Mix | Tensor) -> Tensor:
         """Of a Mix, the answer of each head (heads, N, K); of plain images (N, C, H, W), the ensemble's (N, K).
 
-        The ensemble averages logits, as the published scores do. `between(k, features)` may change what enters the
-        core's stage k (feature-space baselines).
+        The ensemble averages logits, as the published scores do.
         """
         if isinstance(x, Mix):
-            return self.read(x.images, x.coefficients, between)
+            return self.read(x.images, x.coefficients, x.hidden)
         return self.each(x).mean(0)
 
     def each(self, images_NCHW: Tensor) -> Tensor:
         """Every head's logits (heads, N, K) for one image given M times."""
         return self.read(images_NCHW.expand(self.members, *images_NCHW.shape))
 
-    def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, between: Between | None = None) -> Tensor:
+    def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, hidden: Hidden | None = None) -> Tensor:
         """Every head's logits (heads, N, K) for M images a sample.
 
         Mixing block (equation 2): M sum_i mask_i * c_i(x_i) in training; the plain sum without `coefficients`, as at
@@ -75,7 +72,7 @@ class Network(nn.Module):
             # Ratios keep float32 under autocast: half precision would move the realised kappa.
             terms = zip(fit(coefficients, encoded[0]).unbind(0), encoded, strict=True)
             features = (self.members * sum(c * f for c, f in terms)).to(encoded[0].dtype)
-        pooled = self.core(features, between)
+        pooled = self.core(features, hidden)
         return torch.stack([head(pooled) for head in self.heads])
 
 
@@ -97,10 +94,12 @@ class Stages(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.after = after or nn.Identity()
 
-    def forward(self, features: Tensor, between: Between | None = None) -> Tensor:
+    def forward(self, features: Tensor, hidden: Hidden | None = None) -> Tensor:
         features = self.before(features)
         for k, stage in enumerate(self.stages):
-            features = stage(features if between is None else between(k, features))
+            if hidden is not None and k < len(hidden.shares):
+                features = torch.lerp(features[hidden.partner], features, hidden.shares[k].to(features.dtype))
+            features = stage(features)
         pooled: Tensor = self.after(features).mean((-2, -1))
         return pooled
 

@@ -1,4 +1,7 @@
-"""The methods of the paper's tables: only what each changes in the protocol of its data set."""
+"""The methods of the paper's tables: only what each changes in the protocol of its data set.
+
+What a table varies beside the method is a field: `--repetition 4`, `--width 4`, `--r .inf`, `--p 0.2`, `--alpha 4`.
+"""
 
 from typing import Any, NamedTuple
 
@@ -8,11 +11,60 @@ class Method(NamedTuple):
     changes: dict[str, Any]
 
 
-SINGLE = {"members": 1, "mask": "sum", "p": 0.0, "repetition": 1}
+SINGLE: dict[str, Any] = {"members": 1, "mask": "sum", "p": 0.0, "repetition": 1}
+LINEAR: dict[str, Any] = {"mask": "linear", "p": 0.0}
+MIMO: dict[str, Any] = {"mask": "sum", "p": 0.0, "r": 1.0}
+CUTMIX = {"pixel": "cutmix"}
+AUGMIX = {"augmix": True}
 
 METHODS = {
+    # Single networks (tables 1, 4, 5, 7 and 8)
     "vanilla": Method("one ordinary network", SINGLE),
-    "mimo": Method("MIMO: encodings summed, kappa = 1/M", {"mask": "sum", "p": 0.0, "r": 1.0}),
-    "linear-mixmo": Method("Linear-MixMo: encodings interpolated, kappa ~ Beta(2, 2)", {"mask": "linear", "p": 0.0}),
+    "mixup": Method("Mixup of pixels", SINGLE | {"pixel": "mixup"}),
+    "cutmix": Method("CutMix of pixels", SINGLE | CUTMIX),
+    "resizemix": Method("ResizeMix: a whole image, scaled down, pasted onto another", SINGLE | {"pixel": "resizemix"}),
+    "cutout": Method("Cutout: a box of zeros", SINGLE | {"pixel": "cutout"}),
+    "augmix": Method("AugMix, without its Jensen-Shannon loss", SINGLE | AUGMIX),
+    "manifold-mixup": Method("Mixup of features at a random stage", SINGLE | {"hidden": "manifold-mixup"}),
+    "hard-patchup": Method("blocks of features swapped at a random stage", SINGLE | {"hidden": "patchup"}),
+    "mixup-ba": Method(
+        "Mixup with batch augmentation: 10 augmented copies of each image in a batch ten times as large",
+        SINGLE | {"pixel": "mixup", "repetition": 10, "batch_size": 640},
+    ),
+    # Deep ensembles of independent networks
+    "de2": Method("deep ensemble of 2 vanilla networks", SINGLE | {"networks": 2}),
+    "de2+cutmix": Method("deep ensemble of 2 networks with CutMix", SINGLE | CUTMIX | {"networks": 2}),
+    "de2+augmix": Method("deep ensemble of 2 networks with AugMix", SINGLE | AUGMIX | {"networks": 2}),
+    "de3": Method("deep ensemble of 3 vanilla networks", SINGLE | {"networks": 3}),
+    "de4": Method("deep ensemble of 4 vanilla networks", SINGLE | {"networks": 4}),
+    # Several inputs, several outputs
+    "mimo": Method("MIMO: encodings summed, kappa = 1/M", MIMO),
+    "mimo-m3": Method("MIMO with 3 members", MIMO | {"members": 3}),
+    "mimo-repetition": Method("MIMO with input repetition rho = 0.5", MIMO | {"rho": 0.5}),
+    "aggregated-learning": Method("encodings concatenated along the channels", MIMO | {"mask": "concat"}),
+    "linear-mixmo": Method("Linear-MixMo: encodings interpolated, kappa ~ Beta(2, 2)", LINEAR),
+    "linear-mixmo+cutmix": Method("Linear-MixMo with CutMix of pixels", LINEAR | CUTMIX),
+    "linear-mixmo+augmix": Method("Linear-MixMo with AugMix", LINEAR | AUGMIX),
     "cut-mixmo": Method("Cut-MixMo: a patch of one encoding pasted onto the other", {}),
+    "cut-mixmo+cutmix": Method("Cut-MixMo with CutMix of pixels", CUTMIX),
+    "cut-mixmo+augmix": Method("Cut-MixMo with AugMix", AUGMIX),
+    "2-cut-mixmos": Method("ensemble of 2 Cut-MixMos: 4 predictions", {"networks": 2}),
+    "2-cut-mixmos+cutmix": Method("ensemble of 2 Cut-MixMos with CutMix", CUTMIX | {"networks": 2}),
+    "3-cut-mixmos+cutmix": Method("ensemble of 3 Cut-MixMos with CutMix", CUTMIX | {"networks": 3}),
+    "cut-mixmo-m3": Method("Cut-MixMo with 3 members", {"members": 3}),
+    # Other masks in the mixing block (table 2)
+    "horizontal-mixmo": Method("the two encodings side by side", {"mask": "horizontal"}),
+    "vertical-mixmo": Method("one encoding above the other", {"mask": "vertical"}),
+    "patchup-mixmo": Method("blocks of one encoding on the other", {"mask": "patchup"}),
+    "fmix-mixmo": Method("irregular regions from low-frequency noise", {"mask": "fmix"}),
+    "cow-mixmo": Method("cow spots", {"mask": "cow"}),
+    # Encoders and classifiers (table 3)
+    "shared-all": Method(
+        "1 encoder, 1 classifier, interpolated labels", {"encoders": 1, "heads": 1, "association": "interpolated"}
+    ),
+    "shared-head": Method("2 encoders, 1 classifier, interpolated labels", {"heads": 1, "association": "interpolated"}),
+    "shared-encoder-random": Method("1 encoder, 2 classifiers at random", {"encoders": 1, "association": "random"}),
+    "shared-encoder-predominant": Method(
+        "1 encoder, 2 classifiers: the first for the more visible input", {"encoders": 1, "association": "predominant"}
+    ),
 }

@@ -5,7 +5,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.errors import UserError, unknown
+from mixmo.hidden import HIDDEN
 from mixmo.mixing import Mixer
 from mixmo.models import FAMILIES, Network, create
 
@@ -35,6 +37,9 @@ class Recipe:
     heads: int | None = None
     """Classifiers: one each a member, or 1 for all."""
 
+    networks: int = 1
+    """Independent networks with consecutive seeds, evaluated as one ensemble."""
+
     mask: str = "cut"
     """Mixing block: a mask (`mixmo list masks`), linear, sum (MIMO) or concat (Aggregated Learning)."""
     alpha: float = 2.0
@@ -52,6 +57,17 @@ class Recipe:
     """Padding of the random crop, in pixels; 0 for no crop."""
     flip: bool = True
     """Random horizontal flip."""
+
+    augmix: bool = False
+    """AugMix: chains of random operations on the pixels, mixed with the image."""
+    pixel: str = "none"
+    """Pixel augmentation that mixes in another image (`mixmo list augmentations`), alone or under MixMo."""
+    pixel_p: float = 0.5
+    """Its probability, per member and sample."""
+    pixel_alpha: float = 1.0
+    """Its mixing ratio lambda ~ Beta(pixel_alpha, pixel_alpha)."""
+    hidden: str = "none"
+    """Feature mixing of a single network: manifold-mixup or patchup, with lambda ~ Beta(alpha, alpha)."""
 
     batch_size: int = 64
     """Images an optimisation step reads by each member."""
@@ -88,7 +104,7 @@ class Recipe:
             raise unknown("model family", self.model, FAMILIES)
         if self.precision not in get_args(Precision):
             raise unknown("precision", self.precision, get_args(Precision))
-        for name in ("members", "width", "batch_size", "repetition", "epochs"):
+        for name in ("members", "width", "batch_size", "repetition", "epochs", "networks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
         for name in ("validation", "crop", "warmup", "weight_decay", "momentum", "seed"):
@@ -103,6 +119,16 @@ class Recipe:
             )
         if not 0 <= self.rho <= 1:
             raise UserError(f"rho = {self.rho} is no probability; take one from 0 to 1")
+        if not 0 <= self.pixel_p <= 1:
+            raise UserError(f"pixel_p = {self.pixel_p} is no probability; take one from 0 to 1")
+        if not self.pixel_alpha > 0:
+            raise UserError(f"pixel_alpha = {self.pixel_alpha}; the Beta distribution of lambda needs pixel_alpha > 0")
+        if self.pixel not in ("none", *AUGMENTATIONS):
+            raise unknown("pixel augmentation", self.pixel, ["none", *AUGMENTATIONS])
+        if self.hidden not in ("none", *HIDDEN):
+            raise unknown("feature mixing", self.hidden, ["none", *HIDDEN])
+        if self.hidden != "none" and self.members > 1:
+            raise UserError(f"hidden = {self.hidden} mixes the features of single networks; set members = 1")
         if any(not 0 < share <= 1 for share in self.decay):
             raise UserError(f"decay = {self.decay}; give shares of the epochs between 0 and 1")
         for what in ("encoders", "heads"):

@@ -1,0 +1,38 @@
+"""mixmo show RECIPE [--field value ...]"""
+
+import yaml
+from rich.console import Console
+
+from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
+from mixmo.engine import Runtime
+from mixmo.engine.estimate import estimate
+from mixmo.engine.progress import clock
+from mixmo.models import multiply_adds, parameters
+from mixmo.recipes import METHODS, PROTOCOLS
+from mixmo.runs import plain
+
+
+def main(arguments: list[str]) -> None:
+    into = parser("show", "A recipe in full, with parameters, multiply-adds, steps and time on this device.")
+    add_recipe(into, arguments)
+    into.add_argument("--device", default="auto", help="where the time is measured, by a few steps on random images")
+    into.add_argument("--time", type=bool, default=True, help="measure the time")
+    parsed = parse(into, arguments)
+    recipe = recipe_of(parsed)
+    dataset, _, method = str(parsed.recipe).partition("/")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"# {parsed.recipe}: {METHODS[method].summary}; {PROTOCOLS[dataset].summary}")
+    print(yaml.safe_dump(plain(recipe), sort_keys=False), end="")
+    facts = PROTOCOLS[dataset].facts
+    net = recipe.network(facts.classes, facts.size[0])
+    print(f"# {parameters(net):,} parameters, {multiply_adds(net, facts.size) / 1e9:.4f} G multiply-adds a prediction")
+    if recipe.networks > 1:
+        print(f"# each of {recipe.networks} networks")
+    measured = estimate(recipe, facts, Runtime(device=parsed.device).resolve(), measure=parsed.time)
+    steps = f"{measured.steps:,} steps, {measured.steps_per_epoch:,} an epoch"
+    print(f"# {steps}; learning rate {recipe.rate:g} after the warm-up")
+    if measured.seconds is not None:
+        print(
+            f"# about {clock(measured.seconds * recipe.networks)} on this {measured.device}, evaluation not counted "
+            f"({recipe.batch_size / measured.step_seconds:,.0f} images/s)"
+        )

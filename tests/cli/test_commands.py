@@ -1,0 +1,146 @@
+"""The command line: what it prints, what it refuses, and with which status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mixmo.cli import COMMANDS, main
+from mixmo.cli.list_ import KINDS
+from mixmo.runs import Run
+
+SMALL = ["--width", "1", "--epochs", "1", "--batch_size", "128", "--device", "cpu", "--quiet", "true"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["train", "digits/cut-mixmo", *SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one sentence of a refused command."""
+    assert main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mixmo: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {command} " in text for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"mixmo {command}" in capsys.readouterr().out
+
+
+def test_module_and_version() -> None:
+    done = subprocess.run([sys.executable, "-m", "mixmo", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == __import__("mixmo").__version__
+
+
+def test_eval_prints_the_stored_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["last"] == Run(run).json("scores.json")["last"]
+    assert main(["eval", str(run), str(run), "--source", "weights", "--device", "cpu", "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert both["last"]["ensemble"]["nll"] == pytest.approx(scores["last"]["ensemble"]["nll"])
+    assert len(both["last"]["members"]) == 4
+
+
+def test_eval_table_names_every_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("Top1", "Top5", "NLL", "NLLc", "ECE", "Brier", "ratio-error", "multiply-adds"))
+
+
+def test_a_yaml_file_overrides_and_the_command_line_overrides_it(tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text("width: 2\nepochs: 1\nbatch_size: 128\n")
+    out = tmp_path / "run"
+    options = ["--config", str(tmp_path / "more.yaml"), "--width", "1", "--device", "cpu", "--quiet", "true"]
+    assert main(["train", "digits/cut-mixmo", *options, "--out", str(out)]) == 0
+    recipe = Run(out).recipe
+    assert (recipe.width, recipe.epochs, recipe.batch_size, recipe.mask) == (1, 1, 128, "cut")
+
+
+def test_a_runs_recipe_can_be_trained_again(run: Path, tmp_path: Path) -> None:
+    options = ["--config", str(run / "recipe.yaml"), "--device", "cpu", "--quiet", "true"]
+    assert main(["train", "digits/cut-mixmo", *options, "--out", str(tmp_path / "again")]) == 0
+    again, first = (json.loads((path / "scores.json").read_text()) for path in (tmp_path / "again", run))
+    assert again["last"] == first["last"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, none without its explanation."""
+    for name, text in KINDS[kind]().items():
+        assert text, f"{kind} {name} has no description"
+    assert main(["list", kind]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in KINDS[kind]())
+
+
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "cifar100/cut-mixmo", "--time", "false"]) == 0
+    text = capsys.readouterr().out
+    assert "36,601,416 parameters, 5.9571 G multiply-adds" in text
+    assert "468,600 steps, 1,562 an epoch; learning rate 0.025" in text
+    assert main(["show", "digits/cut-mixmo", "--device", "cpu", "--width", "1"]) == 0
+    assert "images/s" in capsys.readouterr().out
+
+
+def test_bad_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path / "never")]
+    train = ["train", "digits/cut-mixmo"]
+    (tmp_path / "typo.yaml").write_text("widht: 3\n")
+    (tmp_path / "wrong.yaml").write_text("width: wide\n")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "broken.yaml").write_text("width: [\n")
+    cases = [
+        (["trian"], "did you mean 'train'"),
+        (["train", "digits/cutmixmo", *out], "did you mean 'digits/cut-mixmo'"),
+        ([*train, "--widht", "3", *out], "did you mean '--width'"),
+        ([*train, "--width", "wide", *out], "width: expected int, got wide"),
+        ([*train, "--p", "2", *out], "p = 2.0 is no probability"),
+        ([*train, "--repetition", "3", *out], "does not divide batch_size"),
+        ([*train, "--config", str(tmp_path / "typo.yaml"), *out], "did you mean 'width'"),
+        ([*train, "--config", str(tmp_path / "wrong.yaml"), *out], "width"),
+        ([*train, "--config", str(tmp_path / "list.yaml"), *out], "holds no fields"),
+        ([*train, "--config", str(tmp_path / "broken.yaml"), *out], "broken.yaml cannot be read"),
+        ([*train, "--config", str(tmp_path / "absent.yaml"), *out], "absent.yaml cannot be read: No such file"),
+        ([*train], "out"),
+        ([*train, "--out", str(run)], "exists already; give --resume"),
+        ([*train, "--out", str(run), "--resume"], "is a run of another recipe"),
+        (["train", "cifar10/vanilla", "--data", str(tmp_path), *out], "cifar-10-batches-py"),
+        (["eval", str(tmp_path)], "is no run directory"),
+        (["eval"], "runs"),
+        (["list", "mask"], "masks"),
+    ]
+    for arguments, expected in cases:
+        assert expected in said(capsys, *arguments), arguments
+    assert not (tmp_path / "never").exists()
+
+
+def test_damaged_runs_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in run.iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "logits-last.safetensors").write_bytes(b"not tensors")
+    assert "logits-last.safetensors is damaged" in said(capsys, "eval", copy)
+    (copy / "scores.json").unlink()
+    assert "scores.json cannot be read" in said(capsys, "eval", copy)
+    (copy / "recipe.yaml").write_text("width: 10\nlearning_rate: 3\n")
+    assert "cannot be read as a recipe" in said(capsys, "eval", copy)
