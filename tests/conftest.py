@@ -1,5 +1,8 @@
 """What lies beside the repository during development (../shared) is used if it is there; tests say when it is not."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,20 +16,36 @@ from mixmo.types import Dataset
 torch.set_num_threads(1)  # two test processes on two cores: threads that spin for each other cost a hundredfold
 
 
+class Reference(dict[str, np.ndarray]):
+    """Tensors from the authors' code, by key; the test that asks for one that is not here skips."""
+
+    def __missing__(self, key: str) -> np.ndarray:
+        pytest.skip(f"'{key}' is not in the committed excerpt, and the whole reference is not beside the repository")
+
+
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of reference tensors and real data."""
+def reference() -> Reference:
+    """All tensors of ../shared/reference/authors_code.npz, or else the excerpt in this folder."""
+    here = Path(__file__).resolve()
+    whole = [parent / "shared" / "reference" / "authors_code.npz" for parent in here.parents]
+    path = next((path for path in whole if path.is_file()), here.with_name("reference_excerpt.npz"))
+    with np.load(path, allow_pickle=False) as arrays:
+        return Reference({key: arrays[key] for key in arrays.files})
+
+
+@pytest.fixture(scope="session")
+def cifar100_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with the original CIFAR-100 files: $MIXMO_DATA, or restored from the shared folder."""
+    given = os.environ.get("MIXMO_DATA")
+    if given and (Path(given) / "cifar-100-python").is_dir():
+        return Path(given)
     for parent in Path(__file__).resolve().parents:
-        if (parent / "shared" / "reference" / "authors_code.npz").is_file():
-            return parent / "shared"
-    pytest.skip("no shared folder beside the repository: the reference tensors and real data are not here")
-
-
-@pytest.fixture(scope="session")
-def reference(shared: Path) -> dict[str, np.ndarray]:
-    """Tensors from the authors' code, by key."""
-    with np.load(shared / "reference" / "authors_code.npz", allow_pickle=False) as arrays:
-        return {key: arrays[key] for key in arrays.files}
+        script = parent / "shared" / "data" / "restore.py"
+        if script.is_file():
+            root = tmp_path_factory.mktemp("cifar100")
+            subprocess.run([sys.executable, script, "cifar100", "--to", root], check=True, capture_output=True)
+            return root
+    pytest.skip("no CIFAR-100: neither $MIXMO_DATA nor a shared/data/restore.py above the tests")
 
 
 @pytest.fixture(scope="session")

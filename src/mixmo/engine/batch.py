@@ -14,6 +14,7 @@ from mixmo.augment.augmix import augmix
 from mixmo.augment.augmix import uniforms as augmix_uniforms
 from mixmo.augment.basic import crop_flip, normalise
 from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.gradaug import Subnet, draw_subnets
 from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden, mix_hidden
 from mixmo.mixing import MixDraws
 from mixmo.pairing import pair
@@ -41,6 +42,7 @@ class Draws(NamedTuple):
     augmix: Tensor | None  # (M, n, P) uniform: a member's copies of a sample share their operations
     pixel: PixelDraws | None
     hidden: HiddenDraws | None
+    subnets: tuple[Subnet, ...]
 
 
 class Batches:
@@ -77,7 +79,8 @@ class Batches:
         hidden = None
         if self.feature_mixing is not None:
             hidden = draw_hidden(self.feature_mixing, recipe.alpha, self.shapes, n, device, generator)
-        return Draws(unique, order, same, crop, mix, operations, pixel, hidden)
+        subnets = draw_subnets(recipe.subnets, generator) if recipe.subnets else ()
+        return Draws(unique, order, same, crop, mix, operations, pixel, hidden, subnets)
 
     def mix(self, draws: Draws, chance: Tensor) -> Mix:
         """The step's batch; `chance` is the probability of a mask at this point of training."""

@@ -31,6 +31,8 @@ METHODS = {
         "Mixup with batch augmentation: 10 augmented copies of each image in a batch ten times as large",
         SINGLE | {"pixel": "mixup", "repetition": 10, "batch_size": 640},
     ),
+    "gradaug": Method("GradAug: narrower sub-networks learn the network's answers", SINGLE | {"subnets": 3}),
+    "gradaug+cutmix": Method("GradAug with CutMix of pixels", SINGLE | CUTMIX | {"subnets": 3}),
     # Deep ensembles of independent networks
     "de2": Method("deep ensemble of 2 vanilla networks", SINGLE | {"networks": 2}),
     "de2+cutmix": Method("deep ensemble of 2 networks with CutMix", SINGLE | CUTMIX | {"networks": 2}),

@@ -69,6 +69,9 @@ class Recipe:
     hidden: str = "none"
     """Feature mixing of a single network: manifold-mixup or patchup, with lambda ~ Beta(alpha, alpha)."""
 
+    subnets: int = 0
+    """GradAug: narrower sub-networks of a single network that learn its answers; 3 as published, 0 for none."""
+
     batch_size: int = 64
     """Images an optimisation step reads by each member."""
     repetition: int = 2
@@ -107,7 +110,7 @@ class Recipe:
         for name in ("members", "width", "batch_size", "repetition", "epochs", "networks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
-        for name in ("validation", "crop", "warmup", "weight_decay", "momentum", "seed"):
+        for name in ("validation", "crop", "warmup", "weight_decay", "momentum", "seed", "subnets"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative")
         if not 0 < self.lr < math.inf:
@@ -129,6 +132,8 @@ class Recipe:
             raise unknown("feature mixing", self.hidden, ["none", *HIDDEN])
         if self.hidden != "none" and self.members > 1:
             raise UserError(f"hidden = {self.hidden} mixes the features of single networks; set members = 1")
+        if self.subnets and self.members > 1:
+            raise UserError(f"subnets = {self.subnets}: GradAug regularises single networks; set members = 1")
         if any(not 0 < share <= 1 for share in self.decay):
             raise UserError(f"decay = {self.decay}; give shares of the epochs between 0 and 1")
         for what in ("encoders", "heads"):

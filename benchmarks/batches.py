@@ -1,0 +1,75 @@
+"""What making a batch costs beside the training step that uses it: every mask, every augmentation.
+
+    python benchmarks/batches.py [--device cuda] [--batch 256] [--width 10]
+
+Draws included, compiled as in training; the step is the whole WRN-28-10 Cut-MixMo step in bf16, measured in the same run.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.engine.batch import Batches
+from mixmo.engine.estimate import estimate, random_dataset
+from mixmo.masks import MASKS
+from mixmo.recipes import PROTOCOLS, Recipe, named
+from mixmo.types import Dataset
+
+
+def seconds(run: Callable[[], object], device: torch.device, repeats: int = 5, calls: int = 20) -> float:
+    """Median over repeats of the mean time of a call, the device waited for."""
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(repeats):
+        synchronize(device)
+        began = time.perf_counter()
+        for _ in range(calls):
+            run()
+        synchronize(device)
+        times.append((time.perf_counter() - began) / calls)
+    return statistics.median(times)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def batch_seconds(recipe: Recipe, dataset: Dataset, device: torch.device) -> float:
+    batches = Batches(recipe, dataset, dataset.train)
+    mix = torch.compile(batches.mix, dynamic=False) if device.type == "cuda" else batches.mix
+    unique = torch.arange(recipe.batch_size // recipe.repetition, device=device)
+    generator, chance = torch.Generator(device).manual_seed(0), torch.tensor(1.0, device=device)
+    return seconds(lambda: mix(batches.draw(unique, generator), chance), device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--width", type=int, default=10)
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    precision = "bf16" if device.type == "cuda" else "fp32"
+    base = named("cifar100/cut-mixmo").replace(batch_size=options.batch, width=options.width, precision=precision)
+    facts = PROTOCOLS["cifar100"].facts
+    dataset = random_dataset(base, facts, device)
+    step = estimate(base, facts, device).step_seconds
+    print(f"{torch.__version__}, {device}: WRN-28-{options.width} step at batch {options.batch}: {1e3 * step:.2f} ms")
+    plain = batch_seconds(base.replace(mask="sum", p=0.0, crop=0, flip=False), dataset, device)
+    print(f"{'normalise only':24} {1e3 * plain:8.3f} ms {100 * plain / step:6.2f} %")
+    cases = {f"mask {name}": base.replace(mask=name) for name in MASKS}
+    cases |= {f"cut + pixel {name}": base.replace(pixel=name) for name in AUGMENTATIONS}
+    cases["cut + augmix"] = base.replace(augmix=True)
+    for name, recipe in cases.items():
+        each = batch_seconds(recipe, dataset, device)
+        print(f"{name:24} {1e3 * each:8.3f} ms {100 * each / step:6.2f} % of the step")
+
+
+if __name__ == "__main__":
+    main()
