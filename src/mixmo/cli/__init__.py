@@ -12,6 +12,8 @@ COMMANDS = {
     "eval": "score one run, or several as one ensemble",
     "list": "what there is: recipes, models, masks, datasets, metrics",
     "show": "a recipe in full, with its cost",
+    "analyse": "filters, members, diversity and training dynamics of runs",
+    "plot": "pictures: masks, weights, pairs, dynamics, filters",
 }
 
 
@@ -49,6 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     except Stopped as stopped:
         print(f"mixmo: {stopped}", file=sys.stderr)
         return 130
+    except SystemExit as done:  # --help
+        return int(done.code or 0)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has seen enough

@@ -13,6 +13,8 @@ from mixmo.errors import UserError, unknown
 from mixmo.recipes import Recipe, named
 from mixmo.recipes.schema import FIELDS
 
+FLAGS = ("--resume", "--json", "--force", "--help")
+
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
@@ -28,16 +30,22 @@ def add_recipe(into: ArgumentParser, arguments: list[str]) -> None:
         "--config", action="config", help="YAML file with fields to override, such as a run's recipe.yaml"
     )
     into.add_class_arguments(Recipe, as_group=False)
-    name = next(
-        (word for word in arguments if re.fullmatch(r"[\w+-]+/[\w+.-]+", word) and not word.startswith("-")), None
-    )
+    before = ["", *arguments][: len(arguments)]
+    positional = [w for b, w in zip(before, arguments, strict=True) if not w.startswith("-") and not takes_value(b)]
+    name = positional[0] if positional else None
     if name is not None and "--help" not in arguments and "-h" not in arguments:
         defaults = named(name)
         into.set_defaults({field: getattr(defaults, field) for field in FIELDS})
-    for word, value in zip(arguments, [*arguments[1:], ""], strict=True):
-        path = value if word == "--config" else word.removeprefix("--config=") if word.startswith("--config=") else None
-        if path is not None:
-            check_file(Path(path))
+    for previous, word in zip(before, arguments, strict=True):
+        if previous == "--config":
+            check_file(Path(word))
+        elif word.startswith("--config="):
+            check_file(Path(word.removeprefix("--config=")))
+
+
+def takes_value(word: str) -> bool:
+    """Whether the word after this one is its value."""
+    return word.startswith("--") and "=" not in word and word not in FLAGS
 
 
 def check_file(path: Path) -> None:

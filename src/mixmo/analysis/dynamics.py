@@ -1,0 +1,77 @@
+"""How a run learned: its metrics.jsonl as columns, one value an epoch.
+
+A column is named by its path in a line, joined by dots: `epoch`, `lr`, `p`, `train.loss`, `test.ensemble.top1`,
+`test.members.0.nllc`, `test.diversity.ratio_error`, ...
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mixmo.errors import UserError
+from mixmo.runs import Run
+
+Columns = Mapping[str, Sequence[float]]
+
+
+def columns(run: Run) -> dict[str, list[float]]:
+    """Every number of every epoch. What an epoch lacks is NaN."""
+    path = run.path / "metrics.jsonl"
+    try:
+        rows = [dict(_flat(line)) for line in run.metrics()]
+    except ValueError as error:  # bytes that are no text, or text that is no JSON
+        raise UserError(f"{path} is damaged ({error}); restore it, or train again") from error
+    if not rows:
+        raise UserError(f"{path} holds no epoch yet; let the training finish one, with --resume if it was stopped")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, math.nan) for row in rows] for name in names}
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in nested dicts and lists, by dotted path.
+
+    >>> dict(_flat({"epoch": 1, "test": {"members": [{"top1": 0.5}], "diversity": None}}))
+    {'epoch': 1, 'test.members.0.top1': 0.5}
+    """
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, int | float):
+        yield path, value
+
+
+def average(table: Columns, last: int = 10) -> dict[str, float]:
+    """The mean of each column over the last epochs (the paper reports the last 10), of as many as there are.
+
+    >>> average({"epoch": [1, 2, 3], "lr": [0.3, 0.2, 0.1]}, last=2)["epoch"]
+    2.5
+    """
+    if last < 1:
+        raise UserError(f"last = {last}; average over at least 1 epoch")
+    means = {}
+    for name, values in table.items():
+        known = [value for value in values[-last:] if not math.isnan(value)]
+        means[name] = math.fsum(known) / len(known) if known else math.nan
+    return means
+
+
+def to_csv(tables: Mapping[str, Columns]) -> str:
+    """The columns of some runs as one CSV table, a line an epoch and run. What a run lacks is left empty.
+
+    >>> print(to_csv({"runs/a": {"epoch": [1, 2], "lr": [0.5, 0.25]}}), end="")
+    run,epoch,lr
+    runs/a,1,0.5
+    runs/a,2,0.25
+    """
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", *names])
+    for run, table in tables.items():
+        for row in range(len(table["epoch"])):
+            values = [table[name][row] if name in table else math.nan for name in names]
+            writer.writerow([run, *["" if math.isnan(value) else value for value in values]])
+    return text.getvalue()

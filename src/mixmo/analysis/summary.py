@@ -1,0 +1,92 @@
+"""Everything the analyses say about some finished runs: what `mixmo analyse` prints."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mixmo.analysis.dynamics import average, columns
+from mixmo.analysis.filters import Activity, activity, core_norms, encoder_norms, separation
+from mixmo.evaluation import load_network, stack
+from mixmo.metrics.diversity import DIVERSITY
+from mixmo.metrics.scores import top1
+from mixmo.models import Network
+from mixmo.runs import Run
+
+THRESHOLDS = (0.2, 0.3, 0.4, 0.5)  # of the paper's table
+LAST = 10  # epochs the paper averages over
+
+
+@dataclass(frozen=True)
+class RunAnalysis:
+    """One run."""
+
+    run: str
+    encoders: list[list[float]]  # l1 norms, (encoders, channels)
+    separation: float | None  # of the members' channels; None where there is one encoder only
+    active: list[Activity]  # one a threshold
+    top1: float  # of the ensemble
+    members_top1: list[float]
+    epochs: int  # averaged over below
+    means: dict[str, float]  # every column of the training dynamics
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Some runs, and all their N x M predictors beside each other."""
+
+    which: str  # weights and logits of the last or of the best epoch
+    runs: list[RunAnalysis]
+    predictors: list[str]  # RUN:MEMBER, in the order of the matrices
+    diversity: dict[str, list[list[float]]]  # measure -> matrix over pairs of predictors
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and numbers, ready for JSON."""
+        runs = [asdict(run) | {"active": [active._asdict() for active in run.active]} for run in self.runs]
+        return asdict(self) | {"runs": runs}
+
+
+def analyse(
+    runs: Sequence[Run], which: str = "last", thresholds: Sequence[float] = THRESHOLDS, last: int = LAST
+) -> Analysis:
+    """Filters, members' accuracy, pairwise diversity and the averages over the last epochs."""
+    runs = [Run(path) for run in runs for path in run.networks()]
+    parts = [run.logits(which) for run in runs]
+    logits_PNK, labels_N = stack(parts, runs)
+    return Analysis(
+        which=which,
+        runs=[
+            _analyse(run, which, logits, labels, thresholds, last)
+            for run, (logits, labels) in zip(runs, parts, strict=True)
+        ],
+        predictors=[
+            f"{run.path}:{m}" for run, (logits, _) in zip(runs, parts, strict=True) for m in range(len(logits))
+        ],
+        diversity={name: DIVERSITY[name](logits_PNK, labels_N).tolist() for name in DIVERSITY},
+    )
+
+
+def _analyse(
+    run: Run, which: str, logits_MNK: Tensor, labels_N: Tensor, thresholds: Sequence[float], last: int
+) -> RunAnalysis:
+    net = load_network(run, which)
+    norms = core_norms(net)
+    table = columns(run)
+    return RunAnalysis(
+        run=str(run.path),
+        encoders=encoder_norms(net).tolist(),
+        separation=channel_separation(net),
+        active=[activity(norms, threshold) for threshold in thresholds],
+        top1=top1(logits_MNK.mean(0), labels_N).item(),
+        members_top1=[top1(logits_NK, labels_N).item() for logits_NK in logits_MNK],
+        epochs=min(last, len(table["epoch"])),
+        means=average(table, last),
+    )
+
+
+def channel_separation(net: Network) -> float | None:
+    """`separation` of a network's encoders: None with one encoder for all; 1 where the channels are concatenated."""
+    if len(net.encoders) < 2:
+        return None
+    return 1.0 if net.concat else separation(encoder_norms(net))

@@ -1,0 +1,125 @@
+"""How all pictures look: one set of colours, few lines, text of one size; and how they are written.
+
+Figures are made without pyplot: no window, no global state, always the Agg renderer.
+"""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixmo.errors import UserError
+
+# Okabe and Ito's palette, which readers with any colour vision can tell apart; member m or run i has colour i.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+INK = "#222222"
+FAINT = "#8c8c8c"
+FORMATS = ("png", "pdf", "svg")
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.5,
+    "svg.hashsalt": "mixmo",
+}
+
+
+def matplotlib() -> Any:
+    """The library, in our style, or a UserError that says how to get it."""
+    try:
+        import matplotlib
+        import matplotlib.collections
+        import matplotlib.figure
+    except ImportError as error:
+        raise UserError(
+            "pictures need matplotlib, which is not installed; `pip install mixmo[plots]` adds it"
+        ) from error
+    return matplotlib
+
+
+def figure(width: float, height: float) -> Any:
+    """An empty figure of this size in inches. Draw on it inside `styled()`."""
+    return matplotlib().figure.Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def styled() -> Any:
+    """A context in which axes are made in our style."""
+    return matplotlib().rc_context(STYLE)
+
+
+def show_image(axes: Any, pixels: Tensor, colour: str | None = None) -> None:
+    """An image (H, W, 3) or (H, W, 1) in [0, 1], its pixels as squares, without ticks; a hairline or a frame around."""
+    axes.imshow(pixels.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axes.grid(False)
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set(visible=True, linewidth=1.6 if colour else 0.5, edgecolor=colour or FAINT)
+
+
+def tinted(pixels: Tensor, colour: str) -> Tensor:
+    """A grey image (..., H, W, 1) in shades of a colour, so that the two can be told apart; a colour image as it is."""
+    if pixels.shape[-1] != 1:
+        return pixels
+    return pixels * torch.tensor([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+def row_title(axes: Any, text: str) -> None:
+    """A title left of a row of images."""
+    axes.set_ylabel(text, rotation=0, ha="right", va="center", labelpad=8)
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """How runs are called in a legend: by the last part of their paths, or by the whole where that is not unique.
+
+    >>> run_names([Path("runs/cut"), Path("runs/linear")]), run_names([Path("a/cut"), Path("b/cut")])
+    (['cut', 'linear'], ['a/cut', 'b/cut'])
+    """
+    names = [path.resolve().name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Whether a picture can be written there, said before the work of drawing it."""
+    if path.suffix.removeprefix(".").lower() not in FORMATS:
+        raise UserError(f"--out {path} is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file; name it so")
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"lies in {path.parent}, which is no folder"
+        raise UserError(f"--out {path} {what}; name a file in an existing folder")
+    if path.exists() and not force:
+        raise UserError(f"{path} exists already; give --force to replace it, or another --out")
+
+
+def save(drawn: Any, path: Path, force: bool = False, dpi: int = 150) -> Path:
+    """Write a figure, whole or not at all. The same figure gives the same bytes: no date and no version go in."""
+    check_target(path, force)
+    kind = path.suffix.removeprefix(".").lower()
+    silent = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None}, "svg": {"Date": None}}
+    content = io.BytesIO()
+    with styled():
+        drawn.savefig(content, format=kind, dpi=dpi, metadata=silent[kind])
+    try:
+        path.write_bytes(content.getvalue())
+    except OSError as error:
+        raise UserError(f"{path} could not be written ({error.strerror}); choose another --out") from error
+    return path

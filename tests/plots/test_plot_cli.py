@@ -1,0 +1,93 @@
+"""`mixmo plot`: files written, files kept, bad input."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from mixmo.cli import main
+from mixmo.runs import Run
+
+KINDS = ("masks", "weights", "pairs", "dynamics", "filters")
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words(kind: str, runs: list[Run]) -> list[str]:
+    more = {"pairs": ["digits/cut-mixmo"], "dynamics": [str(run.path) for run in runs], "filters": [str(runs[0].path)]}
+    return ["plot", kind, *more.get(kind, [])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_default_file(inside: Path, runs: list[Run], capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    assert main(words(kind, runs)) == 0
+    assert capsys.readouterr().out == f"{kind}.png\n"
+    with Image.open(inside / f"{kind}.png") as image:
+        width, height = image.size
+        assert width > 400
+        assert height > 300
+        assert len(image.convert("L").getcolors()) > 10
+
+
+def test_nothing_is_overwritten_unless_forced(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (inside / "weights.png").write_text("mine")
+    assert main(["plot", "weights"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert (inside / "weights.png").read_text() == "mine"
+    assert main(["plot", "weights", "--force"]) == 0
+    first = (inside / "weights.png").read_bytes()
+    assert main(["plot", "weights", "--out", "again.png"]) == 0
+    assert (inside / "again.png").read_bytes() == first  # no date, no version
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("PNG", b"\x89PNG")])
+def test_formats(inside: Path, suffix: str, start: bytes) -> None:
+    assert main(["plot", "weights", "--out", f"w.{suffix}"]) == 0
+    assert (inside / f"w.{suffix}").read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["mask"], "did you mean 'masks'"),
+        (["--out", "a.png"], "what to draw"),
+        (["weights", "--out", "a.doc"], "png, pdf or svg"),
+        (["weights", "--out", "missing/a.png"], "existing folder"),
+        (["weights", "--out", "."], "png"),
+        (["weights", "--forse"], "did you mean '--force'"),
+        (["masks", "--dataset", "digit"], "did you mean 'digits'"),
+        (["masks", "--dataset", "cifar100", "--data", "nowhere"], "mixmo data get cifar100"),
+        (["masks", "--images", "0", "9999"], "test images 0 to"),
+        (["masks", "--images", "0"], "images"),
+        (["pairs"], "recipe"),
+        (["pairs", "digits/cut"], "unknown recipe"),
+        (["pairs", "digits/cut-mixmo", "--p", "2"], "no probability"),
+        (["dynamics"], "runs"),
+        (["dynamics", "nowhere"], "no run directory"),
+        (["filters", "nowhere"], "no run directory"),
+    ],
+)
+def test_bad_input(inside: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert main(["plot", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.startswith("mixmo: ")
+    assert error.count("\n") == 1
+    assert not list(inside.iterdir())
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["plot", "weights"]) == 2
+    assert "pip install mixmo[plots]" in capsys.readouterr().err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(kind in text for kind in KINDS)

@@ -1,0 +1,55 @@
+"""What is drawn of finished runs."""
+
+import pytest
+import torch
+
+from mixmo.analysis import columns
+from mixmo.plots import dynamics, filters
+from mixmo.runs import Run
+
+
+def test_lines_are_the_logged_values(runs: list[Run]) -> None:
+    table, log = columns(runs[0]), runs[0].metrics()
+    drawn = {panel.column: dynamics.lines(panel, table) for panel in dynamics.PANELS}
+    assert drawn["test.ensemble.top1"] == [[100 * line["test"]["ensemble"]["top1"] for line in log]]
+    assert drawn["test.ensemble.nllc"] == [[line["test"]["ensemble"]["nllc"] for line in log]]
+    assert drawn["test.diversity.ratio_error"] == [[line["test"]["diversity"]["ratio_error"] for line in log]]
+    members = [[100 * line["test"]["members"][m]["top1"] for line in log] for m in (0, 1)]
+    assert drawn["test.members.*.top1"] == members
+
+
+def test_single_networks_have_no_pairs(runs: list[Run]) -> None:
+    table = columns(runs[1])
+    assert [len(dynamics.lines(panel, table)) for panel in dynamics.PANELS] == [1, 1, 1, 0]
+    texts = [text.get_text() for axes in dynamics.draw(runs[1:]).axes for text in axes.texts]
+    assert "single networks: no pairs" in texts
+
+
+def test_runs_are_told_apart(runs: list[Run]) -> None:
+    figure = dynamics.draw(runs)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cut-mixmo", "vanilla"]
+    colours = [line.get_color() for line in figure.axes[0].lines]
+    assert len(set(colours)) == 2
+    assert len({line.get_linestyle() for line in figure.axes[1].lines}) == 2  # the members of one run
+
+
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_channels_by_owner(members: int) -> None:
+    norms = torch.rand(members, 16, generator=torch.Generator().manual_seed(members))
+    order = filters.by_owner(norms)
+    assert sorted(order.tolist()) == list(range(16))
+    owners = norms[:, order].argmax(0).tolist()
+    assert owners == sorted(owners)
+    largest = norms[:, order].sort(dim=0, descending=True).values
+    margins = (largest[0] - largest[1] if members > 1 else largest[0]).tolist()
+    for m in range(members):
+        own = [margin for margin, owner in zip(margins, owners, strict=True) if owner == m]
+        assert own == sorted(own, reverse=True)
+
+
+def test_bars_are_the_norms(runs: list[Run]) -> None:
+    figure = filters.draw(runs)
+    two, one = figure.axes
+    assert (len(two.patches), len(one.patches)) == (32, 16)
+    assert two.get_title(loc="left").startswith("cut-mixmo: separation 0.")
+    assert one.get_title(loc="left") == "vanilla: one encoder"
