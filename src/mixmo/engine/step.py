@@ -1,21 +1,28 @@
 """One optimisation step, wholly on the device: batch, forward, backward, SGD. Nothing here waits for the device."""
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mixmo.engine.batch import Batches, Draws
+from mixmo.gradaug import subnet_loss
 from mixmo.loss import loss
 from mixmo.models import Network
 from mixmo.types import Mix
 
+Forward = Callable[[Draws], tuple[Tensor, Tensor]]  # loss and heads' accuracy
+
 
 class Step:
-    """Calls of `step(draws, lr, chance)`; losses add up on the device until `read`.
+    """Calls of `step(draws, lr, chance)`; losses add up on the device until `meter` is read.
 
     `compiled` fuses the batch, the network and the loss into few kernels; `graphed` records the whole step as a CUDA
-    graph, which small batches need to keep the device busy.
+    graph, which small batches need to keep the device busy. Where one of them is not possible, a warning says so once
+    and training goes on without it, from the state it had.
     """
 
     def __init__(
@@ -32,13 +39,22 @@ class Step:
         self.precision = precision
         device = batches.split.images.device
         self.device = device
+        if batches.recipe.subnets and (compiled or graphed):
+            say("GradAug's sub-networks change shape from step to step; the step runs eagerly, which is slower")
+            compiled = graphed = False
         self.lr = torch.zeros((), device=device)
         self.chance = torch.zeros((), device=device)
         self.meter = torch.zeros(2, device=device, dtype=torch.float64)  # sums over steps: loss, heads' accuracy
-        self._forward: Callable[[Draws], tuple[Tensor, Tensor]] = self._forward_eagerly
+        self._eager: Forward = self._forward_eagerly
+        self._forward: Forward = self._eager
         if compiled:
-            self._forward = torch.compile(self._forward_eagerly, dynamic=False)
+            # Small kernels side by side in one launch: 2 % at batch 64 on an H200 (benchmarks/RESULTS.md).
+            options: dict[str, Any] = {"combo_kernels": True} if device.type == "cuda" else {}
+            self._forward = torch.compile(self._eager, dynamic=False, options=options)
+        self._untried = compiled
         self._graph = Graph(self._run) if graphed else None
+        if compiled and device.type == "cuda":
+            torch.backends.cudnn.benchmark = True  # shapes never change: the search for the fastest kernels pays
         for group in optimizer.param_groups:
             group["lr"] = self.lr
 
@@ -46,22 +62,54 @@ class Step:
         self.lr.fill_(lr)
         self.chance.fill_(chance)
         if self._graph is not None:
-            self._graph(draws)
-        else:
-            self._run(draws)
+            try:
+                return self._graph(draws)
+            except NotCaptured as error:
+                self._graph = None
+                say(f"the step cannot be recorded as a CUDA graph ({error}); it runs without, small batches slower")
+        return self._run(draws)
+
+    @property
+    def mode(self) -> str:
+        """How it runs now: "eager", "compiled", "graphed" or "compiled, graphed"."""
+        compiled = self._forward is not self._eager
+        graphed = self._graph is not None
+        return ", ".join(name for name, on in (("compiled", compiled), ("graphed", graphed)) if on) or "eager"
 
     def _run(self, draws: Draws) -> None:
+        value, accuracy = self._first_gradients(draws) if self._untried else self._gradients(draws)
+        self.optimizer.step()
+        self.meter += torch.stack((value, accuracy)).double()
+
+    def _gradients(self, draws: Draws) -> tuple[Tensor, Tensor]:
         value, accuracy = self._forward(draws)
         self.optimizer.zero_grad(set_to_none=True)
         value.backward()
-        self.optimizer.step()
-        self.meter += torch.stack((value.detach(), accuracy)).double()
+        return value.detach(), accuracy
+
+    def _first_gradients(self, draws: Draws) -> tuple[Tensor, Tensor]:
+        """The first compiled step. If it fails, batch statistics are put back and everything runs eagerly."""
+        self._untried = False
+        before = [buffer.clone() for buffer in self.net.buffers()]
+        try:
+            return self._gradients(draws)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a compiler raises; an error of ours comes again below
+            for buffer, value in zip(self.net.buffers(), before, strict=True):
+                buffer.copy_(value)
+            self._forward = self._eager
+            say(f"the step cannot be compiled ({summary(error)}); it runs eagerly, which is slower")
+            return self._gradients(draws)
 
     def _forward_eagerly(self, draws: Draws) -> tuple[Tensor, Tensor]:
         mix = self.batches.mix(draws, self.chance)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             logits = self.net(mix)
-        return loss(logits, mix), accuracy(logits.detach(), mix)
+            value = loss(logits, mix)
+            if draws.subnets:
+                value = value + subnet_loss(self.net, mix, logits, draws.subnets)
+        return value, accuracy(logits.detach(), mix)
 
 
 def accuracy(logits: Tensor, mix: Mix) -> Tensor:
@@ -70,30 +118,64 @@ def accuracy(logits: Tensor, mix: Mix) -> Tensor:
     return (logits.argmax(-1) == truth).float().mean()
 
 
+class NotCaptured(Exception):  # noqa: N818 - not an error: there is another way
+    """The function could not be recorded; nothing on the device has changed."""
+
+
 class Graph:
-    """A function of Draws recorded once as a CUDA graph and then replayed: the host launches one thing a step."""
+    """A function of Draws recorded once as a CUDA graph and then replayed: the host launches one thing a step.
+
+    The first calls run it as it is, so that compilers, libraries and the optimiser allocate what they keep. Recording
+    computes nothing: the call that records then replays, and no call counts twice.
+    """
 
     WARMUP = 3
 
     def __init__(self, run: Callable[[Draws], None]) -> None:
         self.run = run
         self.calls = 0
-        self.graph = torch.cuda.CUDAGraph()
-        self.inputs: Draws | None = None
+        self.stream = torch.cuda.Stream()
+        self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, draws: Draws) -> None:
         self.calls += 1
         if self.calls <= self.WARMUP:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
                 self.run(draws)
-            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(self.stream)
             return
-        if self.inputs is None:
-            self.inputs = torch.utils._pytree.tree_map(torch.clone, draws)
-            assert self.inputs is not None
-            with torch.cuda.graph(self.graph):
-                self.run(self.inputs)
-        torch.utils._pytree.tree_map(lambda into, value: into.copy_(value), self.inputs, draws)
+        if self.graph is None:
+            self.inputs = tree_map_only(Tensor, torch.clone, draws)
+            self.graph = self.record()
+        for into, values in zip(by_type(self.inputs), by_type(draws), strict=True):
+            torch._foreach_copy_(into, values)  # in stream order, so not before the last replay has read them
         self.graph.replay()
+
+    def record(self) -> torch.cuda.CUDAGraph:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # Other threads may go on allocating (thread_local): their work is not part of the recording.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                self.run(self.inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            torch.cuda.set_stream(stream)  # torch leaves its own stream current when the end of a capture fails
+            raise NotCaptured(summary(error.__context__ or error)) from error
+        return graph
+
+
+def by_type(draws: Draws) -> tuple[list[Tensor], list[Tensor]]:
+    """Its uniform numbers and its indices: tensors of one type are copied in one launch."""
+    leaves = [leaf for leaf in tree_leaves(draws) if isinstance(leaf, Tensor)]
+    return [x for x in leaves if x.is_floating_point()], [x for x in leaves if not x.is_floating_point()]
+
+
+def summary(error: BaseException) -> str:
+    """The first line of what it says."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def say(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -1,7 +1,7 @@
 """WRN-d-w, the wide residual network of the CIFAR experiments, as the published figures had it.
 
 It differs from the common one in two points: a block's stride is on its second convolution, and a strided convolution
-pads only right and below. Both are needed for the published 5.957 G multiply-adds of WRN-28-10.
+pads only right and below (an even side). Both are needed for the published 5.957 G multiply-adds of WRN-28-10.
 """
 
 import torch.nn.functional as F
@@ -62,6 +62,7 @@ class Block(nn.Module):
         out = self.conv1(F.relu(self.bn1(x)))
         out = F.relu(self.bn2(out))
         if self.stride != 1:
-            out = F.pad(out, (0, 1, 0, 1))
+            height, width = out.shape[-2:]  # an odd side needs padding on both ends to meet the shortcut
+            out = F.pad(out, (width % 2, 1, height % 2, 1))
         result: Tensor = self.conv2(out) + self.shortcut(x)
         return result
