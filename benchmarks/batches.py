@@ -2,7 +2,7 @@
 
     python benchmarks/batches.py [--device cuda] [--batch 256] [--width 10]
 
-Draws included, compiled as in training; the step is the whole WRN-28-10 Cut-MixMo step in bf16, measured in the same run.
+Draws included, compiled as in training; the step is the whole WRN-28-10 Cut-MixMo step in bf16, measured in this run.
 """
 
 import argparse
@@ -41,6 +41,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def batch_seconds(recipe: Recipe, dataset: Dataset, device: torch.device) -> float:
+    torch._dynamo.reset()  # each case is a program of its own
     batches = Batches(recipe, dataset, dataset.train)
     mix = torch.compile(batches.mix, dynamic=False) if device.type == "cuda" else batches.mix
     unique = torch.arange(recipe.batch_size // recipe.repetition, device=device)

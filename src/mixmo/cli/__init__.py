@@ -12,6 +12,7 @@ COMMANDS = {
     "eval": "score one run, or several as one ensemble",
     "list": "what there is: recipes, models, masks, datasets, metrics",
     "show": "a recipe in full, with its cost",
+    "bench": "how fast a recipe trains and predicts here",
     "analyse": "filters, members, diversity and training dynamics of runs",
     "plot": "pictures: masks, weights, pairs, dynamics, filters",
 }

@@ -1,0 +1,316 @@
+"""How fast a recipe trains and predicts here: images a second, arithmetic, memory; beside an ordinary network.
+
+On random images in the shape of the recipe's data set, so that nothing needs to be downloaded. Compilation, the search
+for kernels and the first steps stay out of the clock; every figure is the median of several repeats.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixmo.engine.batch import Batches
+from mixmo.engine.loop import fresh_network, image_size
+from mixmo.engine.schedule import Schedule
+from mixmo.engine.step import Graph, Step
+from mixmo.errors import UserError
+from mixmo.models import Network, multiply_adds, stage_shapes
+from mixmo.predict import predict_logits
+from mixmo.random import Stream
+from mixmo.recipes import METHODS, Recipe
+from mixmo.types import Dataset, Split
+
+SHAPES = {  # training images, test images, side, channels, classes
+    "digits": (1437, 360, 8, 1, 10),
+    "cifar10": (50_000, 10_000, 32, 3, 10),
+    "cifar100": (50_000, 10_000, 32, 3, 100),
+    "tiny-imagenet": (100_000, 10_000, 64, 3, 200),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of a benchmark."""
+
+    network: str  # "vanilla", or the recipe's own
+    what: str
+    images_per_second: float
+    spread: float  # (slowest - fastest) / median of the repeats
+    milliseconds: float  # a step, or a pass over the test set
+    tflops: float  # 10^12 floating-point operations a second: two a multiply-add; training is three passes
+    share_of_peak: float  # of this device's own largest matrix product, in the same arithmetic
+    memory_gib: float | None  # most that was allocated on the device; a recorded step allocates no more
+    compile_seconds: float | None  # the first steps, less what they take later
+
+
+@dataclass(frozen=True)
+class Result:
+    """All figures of a benchmark."""
+
+    device: str
+    torch: str
+    architecture: str
+    batch_size: int
+    precision: str
+    mode: str  # how the step ran: eager, compiled, graphed
+    peak_tflops: float
+    rows: tuple[Row, ...]
+
+
+def benchmark(
+    recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float = 1.0, repeats: int = 5
+) -> Result:
+    """Training and prediction of the recipe and of its vanilla network. Each repeat lasts about `seconds`."""
+    on_gpu = device.type == "cuda"
+    compiled = on_gpu if compiled is None else compiled
+    dataset = synthetic(recipe.dataset, device)
+    peak = matmul_peak(device, recipe.precision)
+    single = vanilla(recipe)
+    recipes = {"vanilla": single} if recipe == single else {"vanilla": single, f"M={recipe.members}": recipe}
+    rows: list[Row] = []
+    for name, chosen in recipes.items():
+        bed = Bed(chosen, dataset, device, compiled)
+        meter = Meter(name, 2 * multiply_adds(bed.net, image_size(dataset)), peak, device, seconds, repeats)
+        n, test = recipe.batch_size, len(dataset.test.labels)
+        if chosen == single:
+            rows.append(meter("plain eager loop", plain(bed), n, passes=3))
+        rows.append(meter("training step", bed.same_step, n, passes=3, warm_up=bed.warm_up))
+        rows.append(meter("training end to end", bed.next_step, n, passes=3, memory=False))
+        rows.append(meter("prediction", predictor(bed.net, dataset, recipe.precision), test))
+        if len(bed.net.encoders) > 1 and not bed.net.concat:
+            folded = predictor(fold(bed.net), dataset, recipe.precision)
+            rows.append(meter("prediction, folded", folded, test))
+            del folded
+        mode = bed.step.mode
+        del bed  # its memory is not the next one's
+    return Result(
+        torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.get_num_threads()} threads",
+        torch.__version__,
+        recipe.architecture,
+        recipe.batch_size,
+        recipe.precision,
+        mode,
+        peak,
+        tuple(rows),
+    )
+
+
+class Meter:
+    """Makes the rows of one network."""
+
+    def __init__(
+        self, network: str, operations: int, peak: float, device: torch.device, seconds: float, repeats: int
+    ) -> None:
+        self.network, self.operations, self.peak = network, operations, peak
+        self.device, self.seconds, self.repeats = device, seconds, repeats
+
+    def __call__(
+        self,
+        what: str,
+        call: Callable[[], object],
+        images: int,
+        passes: int = 1,
+        warm_up: Callable[[], float] | None = None,
+        memory: bool = True,
+    ) -> Row:
+        """A call that works on `images` images; `passes` forward passes' worth of arithmetic each."""
+        memory = memory and self.device.type == "cuda"
+        if memory:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        first = warm_up() if warm_up else None
+        timing = timed(call, self.device, self.seconds, self.repeats)
+        rate = images / timing.seconds
+        tflops = rate * passes * self.operations / 1e12
+        return Row(
+            network=self.network,
+            what=what,
+            images_per_second=rate,
+            spread=timing.spread,
+            milliseconds=1000 * timing.seconds,
+            tflops=tflops,
+            share_of_peak=tflops / self.peak,
+            memory_gib=torch.cuda.max_memory_allocated(self.device) / 2**30 if memory else None,
+            compile_seconds=None if first is None else max(0.0, first - (Graph.WARMUP + 1) * timing.seconds),
+        )
+
+
+class Timing(NamedTuple):
+    """Seconds a call took: the median of the repeats, and their range over it."""
+
+    seconds: float
+    spread: float
+
+
+def timed(call: Callable[[], object], device: torch.device, seconds: float, repeats: int) -> Timing:
+    """Time of a call, from repeats of about `seconds` each, after calls that do not count."""
+
+    def repeat(calls: int) -> float:
+        wait(device)
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        wait(device)
+        return (time.perf_counter() - began) / calls
+
+    repeat(1)
+    calls = max(1, round(seconds / repeat(3)))
+    results = [repeat(calls) for _ in range(repeats)]
+    middle = statistics.median(results)
+    return Timing(middle, (max(results) - min(results)) / middle)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Bed:
+    """A recipe's network, batches and step, ready to run."""
+
+    def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool) -> None:
+        self.recipe, self.dataset, self.device = recipe, dataset, device
+        self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        shapes = stage_shapes(self.net, image_size(dataset)) if recipe.hidden != "none" else ()
+        self.batches = Batches(recipe, dataset, dataset.train, shapes)
+        self.step = Step(
+            self.net,
+            sgd(self.net, recipe, fused=True),
+            self.batches,
+            precision=recipe.precision,
+            compiled=compiled,
+            graphed=compiled and device.type == "cuda",
+        )
+        self.schedule = Schedule(recipe, len(dataset.train.labels))
+        self.stream = Stream(recipe.seed, device)
+        self.order = torch.randperm(len(dataset.train.labels), device=device, generator=self.stream.at("order"))
+        self.chance = self.batches.mixer.chance(0.0)
+        self.draws = self.batches.draw(self.samples(0), self.stream.at("step", 0))
+        self.numbers = count()
+
+    def samples(self, step: int) -> Tensor:
+        unique = self.recipe.batch_size // self.recipe.repetition
+        first = step % self.schedule.steps_per_epoch * unique
+        return self.order[first : first + unique]
+
+    def same_step(self) -> None:
+        """The step alone, on draws that are there."""
+        self.step(self.draws, self.schedule.lr(0), self.chance)
+
+    def next_step(self) -> None:
+        """The step as the training loop makes it."""
+        number = next(self.numbers)
+        draws = self.batches.draw(self.samples(number), self.stream.at("step", number))
+        self.step(draws, self.schedule.lr(number), self.chance)
+
+    def warm_up(self) -> float:
+        """Seconds until every later step runs alike."""
+        began = time.perf_counter()
+        for _ in range(Graph.WARMUP + 1):
+            self.next_step()
+        wait(self.device)
+        return time.perf_counter() - began
+
+
+def plain(bed: Bed) -> Callable[[], None]:
+    """The step of an ordinary eager loop, on one batch that is there: the same network and arithmetic."""
+    mix = bed.batches.mix(bed.draws, torch.zeros((), device=bed.device))
+    images, targets = mix.images[0].contiguous(), mix.targets[0]
+    net = fresh_network(bed.recipe, bed.dataset).to(bed.device)
+    optimizer = sgd(net, bed.recipe, fused=False)
+
+    def step() -> None:
+        with torch.autocast(bed.device.type, torch.bfloat16, enabled=bed.recipe.precision == "bf16"):
+            value = F.cross_entropy(net(images), targets)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+
+    return step
+
+
+def sgd(net: nn.Module, recipe: Recipe, *, fused: bool) -> torch.optim.SGD:
+    return torch.optim.SGD(
+        net.parameters(),
+        lr=1e-4,
+        momentum=recipe.momentum,
+        nesterov=recipe.momentum > 0,
+        weight_decay=recipe.weight_decay,
+        fused=fused,
+    )
+
+
+def vanilla(recipe: Recipe) -> Recipe:
+    """The ordinary network of the same size and batch."""
+    changes: dict[str, Any] = {"encoders": None, "heads": None, "association": "own", "rho": 0.0}
+    changes |= {"augmix": False, "pixel": "none", "hidden": "none", "subnets": 0}
+    return recipe.replace(**{**METHODS["vanilla"].changes, **changes})
+
+
+def fold(net: Network) -> Network:
+    """The same predictions from one encoder: at test time one image enters all of them, and their sum is linear.
+
+    >>> from mixmo.models import create
+    >>> net, x = create("wrn10_1", classes=10, members=3).eval(), torch.randn(4, 3, 8, 8)
+    >>> torch.allclose(net(x), fold(net)(x), atol=1e-5)
+    True
+    """
+    first = net.encoders[0]
+    assert isinstance(first, nn.Conv2d)
+    assert first.bias is None
+    folded = nn.Conv2d(
+        first.in_channels,
+        first.out_channels,
+        first.kernel_size,  # type: ignore[arg-type]
+        first.stride,  # type: ignore[arg-type]
+        first.padding,  # type: ignore[arg-type]
+        bias=False,
+        device=first.weight.device,
+    )
+    with torch.no_grad():
+        weights: list[Tensor] = [conv.get_parameter("weight") for conv in net.encoders]
+        folded.weight.copy_(torch.stack(weights).sum(0) * (net.members / len(weights)))
+    folded = folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    single = Network([folded], net.core, list(net.heads), members=1, stride=net.stride)
+    return single.train(net.training)
+
+
+def predictor(net: Network, dataset: Dataset, precision: str) -> Callable[[], Tensor]:
+    """A pass over the test set."""
+    return lambda: predict_logits(net, dataset, dataset.test, precision)
+
+
+def synthetic(name: str, device: torch.device) -> Dataset:
+    """Random images and labels in the shape of a data set."""
+    if name not in SHAPES:
+        raise UserError(f"no benchmark in the shape of data set '{name}'; there are: {', '.join(SHAPES)}")
+    train, test, side, channels, classes = SHAPES[name]
+    generator = torch.Generator(device).manual_seed(0)
+
+    def split(n: int) -> Split:
+        shape = (n, side, side, channels)
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device, generator=generator)
+        return Split(images, torch.randint(0, classes, (n,), device=device, generator=generator))
+
+    names = tuple(str(k) for k in range(classes))
+    return Dataset(f"random {name}", split(train), split(test), names, (0.5,) * channels, (0.25,) * channels)
+
+
+def matmul_peak(device: torch.device, precision: str, repeats: int = 5) -> float:
+    """10^12 operations a second of a large matrix product of random numbers, in the arithmetic of the convolutions."""
+    size = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(size, size, device=device) for _ in range(2))
+    if precision == "bf16":
+        a, b = a.bfloat16(), b.bfloat16()
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        timing = timed(lambda: a @ b, device, 0.1, repeats)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    return 2.0 * size * size * size / timing.seconds / 1e12
