@@ -17,7 +17,7 @@ from mixmo.mixing import Mixer
 from mixmo.models import Network
 from mixmo.predict import predict_logits
 from mixmo.recipes import named
-from mixmo.types import Dataset, Mix
+from mixmo.types import Dataset, Mix, Split
 
 
 class Reading(NamedTuple):
@@ -25,7 +25,8 @@ class Reading(NamedTuple):
 
     name: str
     reads: tuple[list[float], list[float]]  # [head][image]: how often the head names the image's digit
-    report: Report
+    clean: Report  # one image given to both heads
+    noisy: Report  # the same, with noise: enough errors to compare the heads'
     picture: Path
 
 
@@ -43,9 +44,22 @@ def compare(out: Path, runtime: Runtime, epochs: int | None = None) -> tuple[Rea
         first_head, second_head = ((answer == labels).float().mean(1).tolist() for answer in answers)
         picture = out / f"{name}.png"
         draw(net, dataset, recipe.mixer(), picture)
-        report = evaluate(predict_logits(net, dataset, dataset.test), dataset.test.labels)
-        readings.append(Reading(title, (first_head, second_head), report, picture))
+        clean, shaken = (
+            evaluate(predict_logits(net, dataset, part), part.labels) for part in (dataset.test, noisy(dataset))
+        )
+        readings.append(Reading(title, (first_head, second_head), clean, shaken, picture))
     return readings[0], readings[1]
+
+
+NOISE, COPIES = 40, 10
+
+
+def noisy(dataset: Dataset) -> Split:
+    """Ten copies of the test images with Gaussian noise of standard deviation 40 (of 255)."""
+    images = dataset.test.images.repeat(COPIES, 1, 1, 1).float()
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    shaken = (images + NOISE * noise).clamp(0, 255).round().to(torch.uint8)
+    return Split(shaken, dataset.test.labels.repeat(COPIES))
 
 
 def two_images(dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:

@@ -66,9 +66,9 @@ def test_ends_where_the_curvature_underflows():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3, 1e6])
-def test_separable_data_give_the_lowest_temperature(scale):
+def test_separable_data_leave_the_temperature_alone(scale):
     logits, labels = two_class([scale, 2 * scale, -scale], [1, 1, 0])
-    assert fit_temperature(logits, labels) == T_MIN
+    assert fit_temperature(logits, labels) == 1.0
 
 
 def test_logits_worse_than_chance_give_the_highest_temperature():

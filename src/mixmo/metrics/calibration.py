@@ -33,8 +33,9 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
     With beta = 1/T, mean_n [logsumexp_k beta z_nk - beta z_{n, y_n}] is convex in beta; its slope is
     mean_n [E_p z_n - z_{n, y_n}] and its curvature mean_n Var_p z_n, p = softmax(beta z_n). The slope's root is found
     by Newton's method inside a bracket, which is halved (in log beta) whenever a step leaves it or gains too little.
-    Where there is no minimum inside the range, its end is returned: 0.01 if every answer is right, 100 if the logits
-    know no more than chance. Logits that are constant for every sample fit equally at any T: 1.
+    Where the logits know no more than chance, 100 is returned. Where every answer is right, the NLL falls without end
+    as T does, and a fit on a few samples would ruin all others: T is then not known, and 1; so it is for logits that
+    are constant for every sample.
 
     >>> logits = torch.tensor([[0.0, 2.0], [0.0, 2.0], [0.0, 2.0], [0.0, 2.0]])  # right three times out of four
     >>> round(fit_temperature(logits, torch.tensor([1, 1, 1, 0])), 6)  # softmax(2 / T) = 3/4: T = 2 / log 3
@@ -55,7 +56,7 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
 
     low, high = 1 / T_MAX, 1 / T_MIN
     if slope_and_curvature(high)[0] <= 0:  # asked first: where the answers are right by far, the slope is 0 throughout
-        return T_MIN
+        return 1.0
     if slope_and_curvature(low)[0] >= 0:
         return T_MAX
     beta, before = 1.0, float("inf")
