@@ -124,6 +124,7 @@ def test_bad_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ([*train, "--out", str(run), "--resume"], "is a run of another recipe"),
         (["train", "cifar10/vanilla", "--data", str(tmp_path), *out], "cifar-10-batches-py"),
         (["eval", str(tmp_path)], "is no run directory"),
+        ([*train, "--out", str(run / "recipe.yaml" / "under")], "recipe.yaml"),
         (["eval"], "runs"),
         (["list", "mask"], "masks"),
     ]

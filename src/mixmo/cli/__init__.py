@@ -58,4 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"mixmo: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        return 2
     return 0
