@@ -59,7 +59,7 @@ def members(heads, labels):
     return dict(zip(OF_MEMBERS, [*top1, sum(top1) / 2, pair_mean(ratio_error(heads, labels)).item()], strict=True))
 
 
-def test_every_array_is_compared(reference):
+def test_every_array_is_compared(reference, heads):
     kinds = ("final", "calibrated_final")
     scores = {f"metrics/M2/{kind}/{name}" for kind in kinds for name in [*SAME, *OF_MEMBERS]}
     inputs = {"metrics/head_logits", "metrics/labels", "metrics/val_idx", "metrics/test_idx"}
