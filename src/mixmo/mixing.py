@@ -12,7 +12,11 @@ from mixmo.masks import MASKS
 from mixmo.pairing import pair
 from mixmo.types import Mix
 
-UNMASKED = ("linear", "sum", "concat")  # Linear-MixMo, MIMO, Aggregated Learning
+UNMASKED = {
+    "linear": "Linear-MixMo: the encodings interpolated by kappa; no mask.",
+    "sum": "MIMO: the encodings summed, kappa = 1/M; no mask.",
+    "concat": "Aggregated Learning: the encodings concatenated along the channels; no mask.",
+}
 ASSOCIATIONS = ("own", "random", "predominant", "interpolated")
 
 
