@@ -1,4 +1,4 @@
-"""How far a training is: rate, time left, the last scores. A bar on a terminal, a line an epoch elsewhere."""
+"""How far a training is: rate, time left, last scores. A bar on a terminal; elsewhere a line an epoch and a minute."""
 
 import time
 from types import TracebackType
@@ -10,6 +10,8 @@ from rich.progress import Progress as Bar
 
 from mixmo.engine.schedule import Schedule
 from mixmo.recipes.schema import Recipe
+
+EVERY = 60.0  # seconds between two lines inside an epoch where there is no terminal
 
 
 class Progress:
@@ -27,8 +29,8 @@ class Progress:
             disable=not self.live,
         )
         self.task: TaskID | None = None
-        self.text = "epoch 1"
-        self.shown = 0.0
+        self.text = f"epoch {schedule.epoch(done) + 1}/{recipe.epochs}"
+        self.shown = time.monotonic()
 
     def __enter__(self) -> "Progress":
         self.began = time.monotonic()
@@ -43,21 +45,26 @@ class Progress:
 
     def step(self, step: int) -> None:
         now = time.monotonic()
-        if self.live and self.task is not None and now - self.shown > 0.2:
-            self.shown = now
+        if self.quiet or now - self.shown < (0.2 if self.live else EVERY):
+            return
+        self.shown = now
+        if self.live and self.task is not None:
             self.bar.update(self.task, completed=step, description=self.text, speed=self.speed(step))
+        else:
+            self.say(f"{self.text}  step {step}/{self.schedule.steps}  {self.speed(step)}")
 
     def epoch(self, line: dict[str, Any]) -> None:
         test, recipe = line["test"]["ensemble"], self.recipe
         self.text = f"epoch {line['epoch'] + 1}/{recipe.epochs}  top1 {100 * test['top1']:.2f}  nll {test['nll']:.3f}"
         if not self.live and not self.quiet:
-            self.console.print(
+            self.say(
                 f"epoch {line['epoch']}/{recipe.epochs}  loss {line['train']['loss']:.4f}  "
                 f"top1 {100 * test['top1']:.2f}  nll {test['nll']:.4f}  nllc {test['nllc']:.4f}  "
-                f"{self.speed(line['step'])}",
-                highlight=False,
-                soft_wrap=True,
+                f"{self.speed(line['step'])}"
             )
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     def speed(self, step: int) -> str:
         """Images a second and time left, evaluation included."""

@@ -1,0 +1,29 @@
+"""Progress where there is no terminal: a line now and then, with rate and time left."""
+
+import pytest
+
+from mixmo.engine import progress
+from mixmo.engine.progress import Progress
+from mixmo.engine.schedule import Schedule
+from mixmo.recipes import named
+
+RECIPE = named("digits/cut-mixmo")
+
+
+def test_a_long_epoch_is_not_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with Progress(RECIPE, Schedule(RECIPE, 1437), 0, quiet=False) as bar:
+        for step in range(1, 151):
+            now[0] += 1.0
+            bar.step(step)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 2
+    assert lines[0] == "epoch 1/30  step 60/1320  64 images/s  21:00 left"
+
+
+def test_quiet_is_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    with Progress(RECIPE, Schedule(RECIPE, 1437), 0, quiet=True) as bar:
+        bar.step(1)
+    assert capsys.readouterr().err == ""
