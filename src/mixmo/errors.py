@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-
 MANY = 60  # names a sentence can still hold
 
 
