@@ -59,7 +59,8 @@ def test_batch_augmentation_keeps_rate_and_steps() -> None:
 def test_every_name_resolves() -> None:
     assert len(names()) == len(METHODS) * len(PROTOCOLS)
     for name in names():
-        assert named(name).dataset == name.split("/")[0]
+        dataset = name.split("/")[0]
+        assert named(name).dataset in (dataset, f"folder:{dataset}@256")
 
 
 def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:

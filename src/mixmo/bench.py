@@ -248,7 +248,7 @@ def sgd(net: nn.Module, recipe: Recipe, *, fused: bool) -> torch.optim.SGD:
 def vanilla(recipe: Recipe) -> Recipe:
     """The ordinary network of the same size and batch."""
     changes: dict[str, Any] = {"encoders": None, "heads": None, "association": "own", "rho": 0.0}
-    changes |= {"augmix": False, "pixel": "none", "hidden": "none", "subnets": 0}
+    changes |= {"augmix": False, "pixel": "none", "hidden": "none", "saliency": "none", "subnets": 0}
     return recipe.replace(**{**METHODS["vanilla"].changes, **changes})
 
 

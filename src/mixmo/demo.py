@@ -56,7 +56,7 @@ NOISE, COPIES = 40, 10
 
 def noisy(dataset: Dataset) -> Split:
     """Ten copies of the test images with Gaussian noise of standard deviation 40 (of 255)."""
-    images = dataset.test.images.repeat(COPIES, 1, 1, 1).float()
+    images = dataset.test.resident.repeat(COPIES, 1, 1, 1).float()
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
     shaken = (images + NOISE * noise).clamp(0, 255).round().to(torch.uint8)
     return Split(shaken, dataset.test.labels.repeat(COPIES))
@@ -68,7 +68,7 @@ def two_images(dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
     order = labels.argsort(stable=True)
     other = torch.empty_like(order)
     other[order] = order.roll(len(order) // 2)  # half the sorted set away: five classes on
-    images = normalise(dataset.test.images, dataset.mean, dataset.std)
+    images = normalise(dataset.test.resident, dataset.mean, dataset.std)
     return images, images[other], torch.stack((labels, labels[other]))
 
 
@@ -84,7 +84,7 @@ def draw(net: Network, dataset: Dataset, mixer: Mixer, path: Path) -> None:
     with torch.no_grad():
         answers = net(mix).argmax(-1)
     shares = shares.expand(-1, -1, -1, height, width)
-    raw = [dataset.test.images[pick, :, :, 0], (second[pick, 0] * dataset.std[0] + dataset.mean[0]) * 255]
+    raw = [dataset.test.resident[pick, :, :, 0], (second[pick, 0] * dataset.std[0] + dataset.mean[0]) * 255]
     shown = shares[0, :, 0] * raw[0] + shares[1, :, 0] * raw[1]
     rows = [
         ("input of head 0", raw[0]),

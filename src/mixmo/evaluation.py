@@ -34,7 +34,7 @@ def run_logits(run: Run, which: str, source: str, device: torch.device, root: Pa
         return run.logits(which)
     dataset = data.load(run.recipe.dataset, root, device)
     net = load_network(run, which).to(device)
-    return predict_logits(net, dataset, dataset.test).cpu(), dataset.test.labels.cpu()
+    return predict_logits(net, dataset, dataset.test, size=run.recipe.size).cpu(), dataset.test.labels.cpu()
 
 
 def score_runs(

@@ -3,21 +3,27 @@
 import torch
 from torch import Tensor
 
-from mixmo.augment.basic import normalise
+from mixmo.augment.basic import centre, normalise
 from mixmo.models import Network
 from mixmo.types import Dataset, Split
 
 
 @torch.no_grad()
 def predict_logits(
-    net: Network, dataset: Dataset, split: Split, precision: str = "fp32", batch_size: int = 500
+    net: Network,
+    dataset: Dataset,
+    split: Split,
+    precision: str = "fp32",
+    batch_size: int = 500,
+    size: int | None = None,
 ) -> Tensor:
-    """Every head's logits (heads, N, K), float32, for a whole split."""
+    """Every head's logits (heads, N, K), float32, for a whole split; of the middle `size` x `size` pixels if given."""
     training = net.training
     net.eval()
     device = split.images.device
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        batches = (normalise(images, dataset.mean, dataset.std) for images in split.images.split(batch_size))
+        pixels = (centre(images, size) for images in split.images.split(batch_size))
+        batches = (normalise(images, dataset.mean, dataset.std) for images in pixels)
         parts = [net.each(images).float() for images in batches]
     net.train(training)
     return torch.cat(parts, dim=1)

@@ -18,7 +18,7 @@ class Stream:
     (True, False)
     """
 
-    PURPOSES = ("weights", "order", "step", "validation")
+    PURPOSES = ("weights", "order", "step", "validation", "partner")
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.seed = seed

@@ -4,16 +4,31 @@ Shape legend, used as suffixes wherever shapes could be mistaken:
 N samples, M members, K classes, C channels, H W pixels, h w positions of the encoded features.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
+from mixmo.errors import UserError
+
+if TYPE_CHECKING:
+    from mixmo.data.stream import Files
+
 
 class Split(NamedTuple):
-    """One part of a data set, resident on one device."""
+    """One part of a data set: resident on one device, or streamed to it."""
 
-    images: Tensor  # uint8 (D, H, W, C): a gathered batch is channels_last without a copy
+    images: "Tensor | Files"  # uint8 (D, H, W, C): a gathered batch is channels_last without a copy
     labels: Tensor  # int64 (D,)
+
+    @property
+    def resident(self) -> Tensor:
+        """The images, where they must be in memory."""
+        if isinstance(self.images, Tensor):
+            return self.images
+        raise UserError(
+            f"{self.images.name} in {self.images.root} is streamed, and this needs all its images in memory; "
+            "give a smaller @SIZE, or train on it"
+        )
 
 
 class Dataset(NamedTuple):

@@ -1,12 +1,15 @@
 """Crop, flip and normalisation against PIL and plain arithmetic."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mixmo.augment.basic import crop_flip, normalise
+from mixmo.augment.basic import centre, crop_flip, normalise, resized_crop
 
 
 @pytest.fixture
@@ -28,6 +31,70 @@ def test_crop_flip_equals_pil(dataset: Tensor, pad: int, flip: bool) -> None:
         if flip and u[i, 2] < 0.5:
             image = ImageOps.mirror(image)
         assert np.array_equal(got[i].numpy(), np.asarray(image))
+
+
+def test_a_smaller_crop_falls_anywhere(dataset: Tensor) -> None:
+    """All 5 x 9 places of an 8-pixel window in 12 x 16, as likely; half of them flipped."""
+    n = 18_000
+    u = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
+    got = crop_flip(dataset, torch.zeros(n, dtype=torch.long), u, pad=0, size=8)
+    assert got.shape == (n, 8, 8, 3)
+    windows = [dataset[0, top : top + 8, left : left + 8] for top in range(5) for left in range(9)]
+    windows += [window.flip(1) for window in windows]
+    counts = torch.stack([(got == window).flatten(1).all(1).sum() for window in windows])
+    assert counts.sum() == n
+    assert (counts - n / 90).abs().max() < 5 * (n / 90) ** 0.5
+
+
+@pytest.mark.parametrize(("size", "scale", "flip"), [(8, 0.08, True), (16, 0.3, False), (7, 0.99, True)])
+def test_resized_crop_equals_a_loop(dataset: Tensor, size: int, scale: float, flip: bool) -> None:
+    """Cut out, then resized by torch; to the nearest grey, up to the last bit of the interpolation."""
+    generator = torch.Generator().manual_seed(1)
+    index, u = torch.randint(0, 20, (200,), generator=generator), torch.rand(200, 5, generator=generator)
+    u[0], u[1] = 0.0, 1 - 2**-24
+    got = resized_crop(dataset, index, u, size, scale, flip)
+    assert got.shape == (200, size, size, 3)
+    assert got.dtype == torch.uint8
+    for i in range(200):
+        share, turn, row, column, mirror = u[i].tolist()
+        area, ratio = (scale + (1 - scale) * share) * 12 * 16, math.exp(math.log(4 / 3) * (2 * turn - 1))
+        h, w = min(12, round(math.sqrt(area / ratio))), min(16, round(math.sqrt(area * ratio)))
+        top, left = min(int(row * (12 - h + 1)), 12 - h), min(int(column * (16 - w + 1)), 16 - w)
+        part = dataset[index[i], top : top + h, left : left + w].permute(2, 0, 1)[None].double()
+        expected = F.interpolate(part, (size, size), mode="bilinear", align_corners=False)[0].permute(1, 2, 0)
+        if flip and mirror < 0.5:
+            expected = expected.flip(1)
+        assert (got[i].double() - expected).abs().max() <= 0.501
+
+
+def test_resized_crop_of_everything_is_the_image() -> None:
+    images = torch.randint(0, 256, (4, 16, 16, 3), dtype=torch.uint8)
+    u = torch.full((4, 5), 0.5)
+    u[:, 0] = 1.0
+    assert torch.equal(resized_crop(images, torch.arange(4), u, 16, 0.08), images)
+
+
+def test_areas_and_ratios_of_resized_crops() -> None:
+    """A picture of its own coordinates tells where each crop lies: shares and ratios are as drawn, all is visited."""
+    n, side = 4000, 128
+    ramp = torch.arange(side, dtype=torch.float32).expand(side, side)
+    picture = torch.stack((ramp.T, ramp, ramp), dim=-1).to(torch.uint8)[None]
+    u = torch.rand(n, 5, generator=torch.Generator().manual_seed(0))
+    got = resized_crop(picture, torch.zeros(n, dtype=torch.long), u, 64, 0.08, flip=False).float()
+    h = got[:, -1, 0, 0] - got[:, 0, 0, 0] + 1
+    w = got[:, 0, -1, 1] - got[:, 0, 0, 1] + 1
+    inside = (h < side - 3) & (w < side - 3)  # an edge that was cut shows within three pixels of the border
+    share = h * w / side**2
+    assert (share[inside] - (0.08 + 0.92 * u[inside, 0])).abs().max() < 0.04
+    assert 0.7 < (w / h)[inside].min() < 0.78
+    assert 1.29 < (w / h)[inside].max() < 1.42
+    assert got[:, 0, 0, 0].min() == 0
+    assert got[:, -1, -1, 1].max() == side - 1
+
+
+def test_centre(dataset: Tensor) -> None:
+    assert torch.equal(centre(dataset, 8), dataset[:, 2:10, 4:12])
+    assert centre(dataset, None) is dataset
 
 
 def test_one_channel() -> None:
@@ -70,7 +137,12 @@ def test_no_host_sync_and_compiles(dataset: Tensor) -> None:
     def pipeline(images: Tensor, index: Tensor, u: Tensor) -> Tensor:
         return normalise(crop_flip(images, index, u), (0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
 
-    index, u = torch.tensor([3, 1, 3]), torch.rand(3, 3)
-    assert pipeline(dataset.to("meta"), index.to("meta"), u.to("meta")).shape == (3, 3, 12, 16)
-    compiled = torch.compile(pipeline, fullgraph=True, backend="eager")
-    assert torch.equal(compiled(dataset, index, u), pipeline(dataset, index, u))
+    def resized(images: Tensor, index: Tensor, u: Tensor) -> Tensor:
+        return normalise(resized_crop(images, index, u, 10, 0.08), (0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
+
+    index = torch.tensor([3, 1, 3])
+    for function, uniforms, shape in ((pipeline, 3, (3, 3, 12, 16)), (resized, 5, (3, 3, 10, 10))):
+        u = torch.rand(3, uniforms)
+        assert function(dataset.to("meta"), index.to("meta"), u.to("meta")).shape == shape
+        compiled = torch.compile(function, fullgraph=True, backend="eager")
+        assert torch.equal(compiled(dataset, index, u), function(dataset, index, u))

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mixmo.data import cifar, corrupted
-from mixmo.data.check import CIFARS, check, md5
+from mixmo.data.check import CIFARS, Findings, check, md5
 from mixmo.data.tiny_imagenet import FOLDER
 from mixmo.errors import UserError
 
@@ -18,12 +18,13 @@ def test_unknown():
 
 
 def test_digits_are_always_right(tmp_path: Path):
-    assert check("digits", tmp_path) == []
+    assert check("digits", tmp_path) == Findings("digits: 1,437 train and 360 test images of 8x8x1, 10 classes", [])
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet", "cifar10-c", "cifar100-c"])
 def test_nothing_there(tmp_path: Path, name: str):
-    (fault,) = check(name, tmp_path)
+    summary, (fault,) = check(name, tmp_path)
+    assert summary == ""
     assert str(tmp_path) in fault
     assert f"`mixmo data get {name} --to {tmp_path}`" in fault
 
@@ -35,7 +36,9 @@ def test_md5(tmp_path: Path):
 
 def test_real_cifar100(cifar100_root: Path, tmp_path: Path):
     """The original has no fault; one flipped pixel has one, which names the file, and is still readable."""
-    assert check("cifar100", cifar100_root) == []
+    assert check("cifar100", cifar100_root) == Findings(
+        "cifar100: 50,000 train and 10,000 test images of 32x32x3, 100 classes, every file as published", []
+    )
     folder = tmp_path / "cifar-100-python"
     shutil.copytree(cifar100_root / "cifar-100-python", folder)
     with (folder / "test").open("r+b") as file:
@@ -43,7 +46,8 @@ def test_real_cifar100(cifar100_root: Path, tmp_path: Path):
         pixel = file.read(1)[0]
         file.seek(-5000, os.SEEK_END)
         file.write(bytes([pixel ^ 1]))
-    (fault,) = check("cifar100", tmp_path)
+    summary, (fault,) = check("cifar100", tmp_path)
+    assert summary == "cifar100: 50,000 train and 10,000 test images of 32x32x3, 100 classes"
     assert fault.startswith(f"{folder / 'test'} is not the original file (its md5 is ")
     assert f"should be {cifar.CIFAR100.test['test']}" in fault
     assert fault.endswith(f"delete {folder}, and `mixmo data get cifar100 --to {tmp_path}` fetches it")
@@ -53,7 +57,7 @@ def test_cifar_with_damaged_files(tmp_path: Path):
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     (folder / "data_batch_1").write_bytes(b"\x80\x02}")
-    faults = check("cifar10", tmp_path)
+    faults = check("cifar10", tmp_path).faults
     assert len(faults) == 2
     assert "data_batch_1 is not the original file" in faults[0]
     assert "data_batch_1 is truncated or damaged" in faults[1]
@@ -77,30 +81,56 @@ def test_tiny_imagenet_names_unreadable_images(tmp_path: Path, monkeypatch: pyte
     (folder / "val/val_annotations.txt").write_text("".join(f"{number}.JPEG\tn01\n" for number in range(50)))
     (folder / "wnids.txt").write_text("n01\n")
     (folder / "words.txt").write_text("n01\tgoldfish\n")
-    assert check("tiny-imagenet", tmp_path) == []
+    assert check("tiny-imagenet", tmp_path).faults == []
     (folder / "train/n01/images/7.JPEG").write_bytes(b"")
-    (fault,) = check("tiny-imagenet", tmp_path)
+    (fault,) = check("tiny-imagenet", tmp_path).faults
     assert "1 of the 500 images of train" in fault
     assert str(folder / "train/n01/images/7.JPEG") in fault
     (folder / "train/n01/images/7.JPEG").unlink()
-    (fault,) = check("tiny-imagenet", tmp_path)
+    (fault,) = check("tiny-imagenet", tmp_path).faults
     assert "has 499 images of class n01 instead of 500" in fault
 
 
-def test_corrupted_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("name", "folder", "command"),
+    [
+        ("cifar10-c", "CIFAR-10-C", "`mixmo data get cifar10-c --to {0}` fetches it"),
+        ("cifar10-c-style", "cifar10-c-style", "`mixmo data corrupt cifar10 --data {0} --to {0}` makes it"),
+    ],
+)
+def test_corrupted_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str, command: str):
+    assert command.format(tmp_path) in check(name, tmp_path).faults[0]
     monkeypatch.setattr(corrupted, "TEST_IMAGES", 2)
-    folder = tmp_path / "CIFAR-10-C"
+    folder = tmp_path / folder
     folder.mkdir()
     np.save(folder / "labels.npy", np.tile([0, 1], 5))
-    for name in corrupted.COMMON + corrupted.EXTRA:
-        np.save(folder / f"{name}.npy", np.zeros((10, 32, 32, 3), np.uint8))
-    assert check("cifar10-c", tmp_path) == []
+    for corruption in corrupted.COMMON + corrupted.EXTRA:
+        np.save(folder / f"{corruption}.npy", np.zeros((10, 32, 32, 3), np.uint8))
+    assert check(name, tmp_path) == Findings(f"{name}: 19 corruptions at severities 1, 2, 3, 4, 5, 2 images each", [])
     (folder / "fog.npy").rename(folder / "mist.npy")
     monkeypatch.setattr(corrupted, "TEST_IMAGES", 3)
-    missing, foreign, size = check("cifar10-c", tmp_path)
-    remedy = f"delete {folder}, and `mixmo data get cifar10-c --to {tmp_path}` fetches it"
+    missing, foreign, size = check(name, tmp_path).faults
+    remedy = f"delete {folder}, and {command.format(tmp_path)}"
     assert missing == f"{folder}/fog.npy is missing; {remedy}"
     assert foreign == f"{folder}/mist.npy is not one of the 19 corruptions; remove it"
     assert size == f"{folder} has 2 images a severity instead of 3; {remedy}"
     (folder / "snow.npy").write_bytes(b"")
-    assert "snow.npy is truncated" in check("cifar10-c", tmp_path)[-1]
+    assert "snow.npy is truncated" in check(name, tmp_path).faults[-1]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_folder_of_images(tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch):
+    if streamed:  # because it is larger than the memory
+        monkeypatch.setattr("mixmo.data.room", lambda device: 0)
+    for part in ("train", "val"):
+        for label in ("cat", "dog"):
+            (tmp_path / "pets" / part / label).mkdir(parents=True)
+            Image.new("RGB", (9, 9)).save(tmp_path / "pets" / part / label / "1.png")
+    name = "folder:pets@8"
+    expected = Findings(f"{name}: 2 train and 2 test images of 8x8x3, 2 classes", [])
+    assert check(name, tmp_path) == expected
+    (tmp_path / "pets/train/cat/2.png").write_bytes(b"")
+    summary, (fault,) = check(name, tmp_path)
+    # Of a stream, which batches must be full, a file that cannot be read is replaced and not left out.
+    assert summary == (expected.summary.replace("2 train", "3 train") if streamed else expected.summary)
+    assert str(tmp_path / "pets/train/cat/2.png") in fault

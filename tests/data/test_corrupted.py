@@ -21,7 +21,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_corruption_at_every_severity(folder: Path):
     seen = []
-    for name, severity, split in corrupted(folder):
+    for cell in corrupted(folder):
+        name, severity, split = cell.name, cell.severity, cell.split
         seen.append((name, severity))
         assert split.images.dtype == torch.uint8
         assert split.labels.dtype == torch.int64
@@ -31,12 +32,36 @@ def test_every_corruption_at_every_severity(folder: Path):
     assert seen == [(name, severity) for name in ("fog", "snow") for severity in range(1, 6)]
 
 
+@pytest.fixture
+def four(folder: Path) -> Path:
+    """The same files read as four severities of five images."""
+    np.save(folder / "labels.npy", np.tile([3, 1, 4, 1, 5], 4))
+    return folder
+
+
+def test_some_severities(four: Path):
+    (four / "severities.txt").write_text("1 2 3 5\n")
+    cells = corrupted(four)
+    assert cells[0].split.labels.tolist() == [3, 1, 4, 1, 5]
+    assert [cell.severity for cell in cells] == [1, 2, 3, 5] * 2
+    assert cells[3].split.images[:, 7, 9, 2].tolist() == [100 + n for n in range(15, 20)]
+
+
+@pytest.mark.parametrize("text", ["", "1 2 3 6", "1 3 2 5", "1 1 2 3", "one", "1,2,3,5"])
+def test_bad_severities(folder: Path, text: str):
+    (folder / "severities.txt").write_text(text)
+    with pytest.raises(UserError) as caught:
+        corrupted(folder)
+    assert f"{folder / 'severities.txt'} should list the severities in the files, such as '1 3 5'" in str(caught.value)
+    assert f"and says '{text}'" in str(caught.value)
+
+
 def test_files_are_mapped_and_not_read(tmp_path: Path):
     """The published size, as sparse files: 3 GB that are never read."""
     np.save(tmp_path / "labels.npy", np.tile(np.arange(10_000) % 10, 5))
     for name in COMMON + EXTRA:
         np.lib.format.open_memmap(tmp_path / f"{name}.npy", "w+", np.uint8, (50_000, 32, 32, 3))
-    splits = [(name, severity, split.images.shape) for name, severity, split in corrupted(tmp_path)]
+    splits = [(cell.name, cell.severity, cell.split.images.shape) for cell in corrupted(tmp_path)]
     assert len(splits) == 19 * 5
     assert {shape for _, _, shape in splits} == {(10_000, 32, 32, 3)}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mixmo.data import download
+from mixmo.data.check import Findings
 from mixmo.data.download import SOURCES, Source, get
 from mixmo.errors import UserError
 
@@ -258,7 +259,7 @@ def test_path_traversal(server: Server, tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_is_there_and_right_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     no_network(monkeypatch)
     (tmp_path / "cifar-10-batches-py").mkdir()
-    monkeypatch.setattr(download, "check", lambda name, root: [])
+    monkeypatch.setattr(download, "check", lambda name, root: Findings("", []))
     assert get("cifar10", tmp_path) == tmp_path / "cifar-10-batches-py"
 
 

@@ -1,16 +1,21 @@
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from mixmo.data import folder as module
+from mixmo.data import load, stream
 from mixmo.data.decode import Sample, SkippedImages
-from mixmo.data.folder import folder, in_class_folders, in_csv, statistics
+from mixmo.data.folder import in_class_folders, in_csv
 from mixmo.errors import UserError
+from mixmo.types import Dataset
 
 COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+
+
+def folder(root: Path, size: int) -> Dataset:
+    return load(f"folder:{root}@{size}")
 
 
 def write(path: Path, label: str, mode: str = "RGB") -> None:
@@ -31,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_class_folders(root: Path):
     dataset = folder(root, 8)
-    assert dataset.name == "flags"
+    assert dataset.name == f"folder:{root}@8"
     assert dataset.classes == ("blue", "green", "red")
     assert dataset.train.images.shape == (9, 8, 8, 3)
     assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -39,18 +44,18 @@ def test_class_folders(root: Path):
     for split in (dataset.train, dataset.test):
         colours = torch.tensor([COLOURS[dataset.classes[label]] for label in split.labels])
         assert (split.images[:, 4, 4].int() - colours).abs().max() <= 3
-    assert np.allclose(dataset.mean, (1 / 3,) * 3, atol=0.01)
-    assert np.allclose(dataset.std, (2**0.5 / 3,) * 3, atol=0.01)
+    assert dataset.mean == (0.485, 0.456, 0.406)  # ImageNet's
+    assert dataset.std == (0.229, 0.224, 0.225)
 
 
 def test_second_start_reads_the_cache(root: Path, monkeypatch: pytest.MonkeyPatch):
     first = folder(root, 8)
-    monkeypatch.setattr(module, "decode_all", None)  # would raise if called
+    monkeypatch.setattr(stream, "decode_all", None)  # would raise if called
     second = folder(root, 8)
     assert torch.equal(first.train.images, second.train.images)
     assert torch.equal(first.test.labels, second.test.labels)
     monkeypatch.undo()
-    assert folder(root, 6).train.images.shape == (9, 6, 6, 3)
+    assert folder(root, 10).train.images.shape == (9, 10, 10, 3)
     write(root / "train" / "red" / "new.png", "red")
     assert len(folder(root, 8).train.labels) == 10
 
@@ -144,18 +149,36 @@ def test_a_class_only_in_the_test_images(root: Path):
     assert str(root) in str(caught.value)
 
 
-def test_too_large_for_memory(root: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "RESIDENT_BYTES", 9 * 8 * 8 * 3 - 1)
-    with pytest.raises(UserError, match=r"the 9 images of train-8 in .* choose a smaller size") as caught:
+def test_names(root: Path, monkeypatch: pytest.MonkeyPatch):
+    """A relative path is below the data directory, and 224 is the size where none is said."""
+    below = load("folder:flags@8", root.parent)
+    assert below.name == "folder:flags@8"
+    assert torch.equal(below.train.images, folder(root, 8).train.images)
+    assert load(f"folder:{root}").test.images.shape == (3, 224, 224, 3)
+    monkeypatch.setenv("HOME", str(root.parent))
+    assert len(load("folder:~/flags@8").train.labels) == 9
+    root.rename(root.with_name("a@b"))
+    assert len(load("folder:a@b@8", root.parent).train.labels) == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("folder:", "names no folder; write folder:PATH or folder:PATH@SIZE"),
+        ("folder:flags@7", "asks for images of 7 pixels a side; take at least 8"),
+        ("folder:flag@8", "needs the folder {}/flag, which does not exist; write folder:PATH or folder:PATH@SIZE"),
+        ("folder:flags@64x64", "needs the folder {}/flags@64x64, which does not exist; write folder:PATH or"),
+    ],
+)
+def test_bad_names(root: Path, name: str, problem: str):
+    with pytest.raises(UserError) as caught:
+        load(name, root.parent)
+    assert f"data set '{name}' {problem.format(root.parent)}" in str(caught.value)
+
+
+def test_one_class(root: Path):
+    for label in ("blue", "green"):
+        for part in ("train", "val"):
+            (root / part / label).rename(root / f"{part}-{label}")
+    with pytest.raises(UserError, match="are all of class 'red'; there must be at least two classes"):
         folder(root, 8)
-    assert str(root) in str(caught.value)
-
-
-def test_statistics_against_floats(monkeypatch: pytest.MonkeyPatch):
-    images = torch.randint(0, 256, (40, 5, 6, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    pixels = images.double() / 255
-    mean, std = statistics(images)
-    assert np.allclose(mean, pixels.mean((0, 1, 2)))
-    assert np.allclose(std, pixels.std((0, 1, 2), correction=0))
-    monkeypatch.setattr(module, "STATISTICS_OVER", 10)
-    assert np.allclose(statistics(images)[0], pixels[::4].mean((0, 1, 2)))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mixmo.data import load, tiny_imagenet
+from mixmo.data import load, place, tiny_imagenet
 from mixmo.data.decode import SkippedImages
 from mixmo.errors import UserError
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_layout(root: Path):
-    dataset = tiny_imagenet.read(root, 2, 1)
+    dataset = place(tiny_imagenet.read(root, 2, 1))
     assert dataset.classes == ("goldfish", "bullfrog", "ox")
     assert dataset.train.images.shape == (6, 64, 64, 3)
     assert dataset.train.labels.tolist() == [0, 0, 1, 1, 2, 2]
@@ -48,7 +48,7 @@ def test_layout(root: Path):
 def test_a_corrupt_image_is_skipped(root: Path):
     (root / "tiny-imagenet-200/val/images/val_1.JPEG").write_bytes(b"")
     with pytest.warns(SkippedImages, match="1 of the 3 images of val .*val_1.JPEG"):
-        assert tiny_imagenet.read(root, 2, 1).test.labels.tolist() == [1, 2]
+        assert place(tiny_imagenet.read(root, 2, 1)).test.labels.tolist() == [1, 2]
 
 
 def spoil(root: Path, name: str, content: str | None) -> None:

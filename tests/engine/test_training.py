@@ -21,7 +21,7 @@ from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
 from mixmo.types import Dataset
 
-RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=0.0)
+RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=1.0)
 SMALL = named("digits/cut-mixmo").replace(epochs=4, width=1, batch_size=128, schedule="step", decay=(0.5, 0.75))
 STEPS = 22  # an epoch of SMALL
 
@@ -54,6 +54,18 @@ def test_resume_equals_uninterrupted(finished: Run, tmp_path: Path, stop: int) -
     if stop < 4 * STEPS:
         assert not Run.open(tmp_path / "run").finished
     assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
+
+
+def test_checkpoints_inside_an_epoch_change_nothing(finished: Run, tmp_path: Path) -> None:
+    """One after every step or so, as in epochs that take hours."""
+    busy = Runtime(device="cpu", quiet=True, save_seconds=0.001)
+    assert_same(train(SMALL, tmp_path / "run", busy), finished)
+
+
+def test_a_loss_that_explodes_is_said_and_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"training diverged.*lower lr"):
+        train(SMALL.replace(lr=1e30, warmup=0.0), tmp_path / "run", RUNTIME)
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
 def test_killed_without_warning(finished: Run, tmp_path: Path) -> None:

@@ -1,28 +1,91 @@
-"""The standard pipeline of the paper: pad by 4 pixels, crop at random, flip left and right, normalise."""
+"""Where an image is cut out: padded or resized crop at random, the centre at test time; flip, normalise."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 
-def crop_flip(images_DHWC: Tensor, index_N: Tensor, u_N3: Tensor, pad: int = 4, flip: bool = True) -> Tensor:
-    """Samples `index_N` of the resident data set, padded, cropped and flipped, in one gather: uint8 (N, H, W, C).
+def crop_flip(
+    images_DHWC: Tensor, index_N: Tensor, u_N3: Tensor, pad: int = 4, flip: bool = True, size: int | None = None
+) -> Tensor:
+    """Samples `index_N` of the data set, padded, cropped and flipped, in one gather: uint8 (N, H, W, C).
 
-    u_N3 holds, for each sample, the row offset and the column offset (uniform in 0..2 pad) and the flip (below 1/2).
-    Padding is black (0) and comes before normalisation, as in the usual pipeline.
+    u_N3 holds, for each sample, the row offset and the column offset (uniform over all places in the padded image) and
+    the flip (below 1/2). Padding is black (0) and comes before normalisation, as in the usual pipeline. The crop is as
+    large as the image, or `size` x `size`.
     """
     _, H, W, _ = images_DHWC.shape
-    offset_N2 = ((2 * pad + 1) * u_N3[:, :2]).floor().long().clamp(max=2 * pad) - pad
-    row_H = torch.arange(H, device=u_N3.device)
-    column_NW = torch.arange(W, device=u_N3.device).expand(len(u_N3), W)
+    h, w = (size or H), (size or W)
+    row_N1 = _offset(u_N3[:, 0], H + 2 * pad - h) - pad
+    column_N1 = _offset(u_N3[:, 1], W + 2 * pad - w) - pad
+    column_NW = torch.arange(w, device=u_N3.device).expand(len(u_N3), w)
     if flip:
-        column_NW = torch.where(u_N3[:, 2:] < 0.5, W - 1 - column_NW, column_NW)
-    row_NH1 = (row_H + offset_N2[:, :1])[:, :, None]
-    column_N1W = (column_NW + offset_N2[:, 1:])[:, None, :]
+        column_NW = torch.where(u_N3[:, 2:] < 0.5, w - 1 - column_NW, column_NW)
+    row_NH1 = (torch.arange(h, device=u_N3.device) + row_N1)[:, :, None]
+    column_N1W = (column_NW + column_N1)[:, None, :]
     inside_NHW = (row_NH1 >= 0) & (row_NH1 < H) & (column_N1W >= 0) & (column_N1W < W)
     pixels_NHWC = images_DHWC[index_N[:, None, None], row_NH1.clamp(0, H - 1), column_N1W.clamp(0, W - 1)]
     return pixels_NHWC * inside_NHW[..., None]
+
+
+RATIO = 4 / 3  # the widest crop of `resized_crop`, and the inverse of the narrowest
+
+
+def resized_crop(
+    images_DHWC: Tensor, index_N: Tensor, u_N5: Tensor, size: int, scale: float, flip: bool = True
+) -> Tensor:
+    """Samples `index_N`, a random part of each resized to `size` x `size`, flipped: uint8 (N, size, size, C).
+
+    The usual crop of ImageNet (Inception's; torchvision's RandomResizedCrop): a share U(scale, 1) of the area, width to
+    height log-uniform in 3/4..4/3, anywhere in the image; bilinear. u_N5 holds, for each sample, the share, the ratio,
+    the row, the column and the flip (below 1/2). Where a side would stick out, torchvision draws again, up to ten
+    times; here that side is cut to the image's. There is no antialiasing: from stored images that are little larger
+    than `size`, a crop is reduced by little, if at all.
+    """
+    _, H, W, _ = images_DHWC.shape
+    area_N = (scale + (1 - scale) * u_N5[:, 0]) * (H * W)
+    ratio_N = torch.exp(math.log(RATIO) * (2 * u_N5[:, 1] - 1))
+    h_N1 = (area_N / ratio_N).sqrt().round().clamp(1, H)[:, None]
+    w_N1 = (area_N * ratio_N).sqrt().round().clamp(1, W)[:, None]
+    out_S = torch.arange(size, device=u_N5.device)
+    out_NS = out_S.expand(len(u_N5), size)
+    if flip:
+        out_NS = torch.where(u_N5[:, 4:] < 0.5, size - 1 - out_NS, out_NS)
+    row0_NS, row1_NS, down_NS = _between(out_S.expand(len(u_N5), size), h_N1, size)
+    column0_NS, column1_NS, right_NS = _between(out_NS, w_N1, size)
+    top_N1 = _offset(u_N5[:, 2], H - h_N1[:, 0])
+    left_N1 = _offset(u_N5[:, 3], W - w_N1[:, 0])
+
+    def line(row_NS: Tensor) -> Tensor:
+        row_NS1 = (row_NS + top_N1)[:, :, None]
+        first = images_DHWC[index_N[:, None, None], row_NS1, (column0_NS + left_N1)[:, None, :]].float()
+        second = images_DHWC[index_N[:, None, None], row_NS1, (column1_NS + left_N1)[:, None, :]].float()
+        return torch.lerp(first, second, right_NS[:, None, :, None])
+
+    return torch.lerp(line(row0_NS), line(row1_NS), down_NS[:, :, None, None]).round().to(torch.uint8)
+
+
+def _offset(u_N: Tensor, room: Tensor | int) -> Tensor:
+    """A whole number from 0 to `room`, each as likely: (N, 1)."""
+    return ((room + 1) * u_N).floor().clamp(max=room).long()[:, None]
+
+
+def _between(out_NS: Tensor, side_N1: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """For each position of the result: the two of `side` positions that it lies between, and how far it is along."""
+    place_NS = ((out_NS + 0.5) * side_N1 / size - 0.5).clamp(min=0)
+    first_NS = place_NS.floor()
+    second_NS = torch.minimum(first_NS + 1, side_N1 - 1)
+    return first_NS.long(), second_NS.long(), place_NS - first_NS
+
+
+def centre(images_NHWC: Tensor, size: int | None) -> Tensor:
+    """The middle `size` x `size` of each image, as is usual at test time."""
+    if size is None:
+        return images_NHWC
+    top, left = (images_NHWC.shape[1] - size) // 2, (images_NHWC.shape[2] - size) // 2
+    return images_NHWC[:, top : top + size, left : left + size]
 
 
 def normalise(images_NHWC: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

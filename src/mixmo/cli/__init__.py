@@ -10,6 +10,7 @@ COMMANDS = {
     "demo": "train on the embedded digits and show two networks inside one",
     "train": "train a recipe into a run directory",
     "eval": "score one run, or several as one ensemble",
+    "data": "get, check and corrupt data sets",
     "list": "what there is: recipes, models, masks, datasets, metrics",
     "show": "a recipe in full, with its cost",
     "bench": "how fast a recipe trains and predicts here",

@@ -1,13 +1,14 @@
-"""mixmo eval DIR... [--json] [--source logits|weights]"""
+"""mixmo eval DIR... [--json] [--source logits|weights] [--corruptions DIR] [--ood NAME]"""
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.tables import print_report
+from mixmo.cli.tables import print_corruptions, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.evaluation import score_runs
+from mixmo.robustness import score_corruptions, score_ood
 from mixmo.runs import Run
 
 
@@ -17,13 +18,33 @@ def main(arguments: list[str]) -> None:
     into.add_argument(
         "--source", type=Literal["logits", "weights"], default="logits", help="stored logits, or predict again"
     )
+    into.add_argument(
+        "--corruptions", type=Path | None, default=None, help="score on the corrupted test set in this folder instead"
+    )
+    into.add_argument(
+        "--ood", type=str | None, default=None, help="score how well this other data set is told apart instead"
+    )
+    into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch for --corruptions and --ood")
     into.add_argument("--json", action="store_true", help="print JSON")
-    into.add_argument("--device", default="auto", help="where to predict again")
-    into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, to predict again")
+    into.add_argument("--device", default="auto", help="where to predict")
+    into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, to predict")
     parsed = parse(into, arguments)
     runs = [Run.open(path) for path in parsed.runs]
-    scores = score_runs(runs, parsed.source, Runtime(device=parsed.device).resolve(), parsed.data)
+    device = Runtime(device=parsed.device).resolve()
+    title = " + ".join(str(run.path) for run in runs)
+    scores: dict[str, Any] = {"runs": [str(run.path) for run in runs]}
+    if parsed.corruptions is not None:
+        scores["corrupted"] = score_corruptions(runs, parsed.corruptions, parsed.which, device)
+    if parsed.ood is not None:
+        scores["ood"] = score_ood(runs, parsed.ood, parsed.which, device, parsed.data, parsed.source)
+    if len(scores) == 1:
+        scores = score_runs(runs, parsed.source, device, parsed.data)
     if parsed.json:
         print(json.dumps(scores, indent=2))
-    else:
-        print_report(scores, " + ".join(scores["runs"]))
+        return
+    if "corrupted" in scores:
+        print_corruptions(scores["corrupted"], title)
+    if "ood" in scores:
+        print_ood(scores["ood"], title)
+    if "last" in scores:
+        print_report(scores, title)

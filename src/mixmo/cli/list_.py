@@ -9,8 +9,10 @@ from mixmo.data import DATASETS
 from mixmo.hidden import HIDDEN
 from mixmo.masks import MASKS
 from mixmo.metrics import DIVERSITY, METRICS
+from mixmo.mixing import UNMASKED
 from mixmo.models import FAMILIES
 from mixmo.recipes import METHODS, PROTOCOLS
+from mixmo.saliency import SALIENCY
 
 
 def first_line(thing: object) -> str:
@@ -24,14 +26,15 @@ def recipes() -> dict[str, str]:
 def augmentations() -> dict[str, str]:
     pixel = {f"--pixel {name}": AUGMENTATIONS[name].summary for name in AUGMENTATIONS}
     hidden = {f"--hidden {name}": HIDDEN[name].summary for name in HIDDEN}
-    return pixel | hidden | {"--augmix true": first_line(augmix)}
+    saliency = {f"--saliency {name}": SALIENCY[name].summary for name in SALIENCY}
+    return pixel | hidden | saliency | {"--augmix true": first_line(augmix)}
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "protocols": lambda: {name: protocol.summary for name, protocol in PROTOCOLS.items()},
     "recipes": recipes,
     "models": lambda: {name: first_line(family) for name, family in FAMILIES.items()},
-    "masks": lambda: {name: MASKS[name].summary for name in MASKS},
+    "masks": lambda: {name: MASKS[name].summary for name in MASKS} | UNMASKED,
     "augmentations": augmentations,
     "datasets": lambda: {name: first_line(DATASETS[name]) for name in DATASETS},
     "metrics": lambda: (

@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> None:
     print(yaml.safe_dump(plain(recipe), sort_keys=False), end="")
     facts = PROTOCOLS[dataset].facts
     net = recipe.network(facts.classes, facts.size[0])
-    print(f"# {parameters(net):,} parameters, {multiply_adds(net, facts.size) / 1e9:.4f} G multiply-adds a prediction")
+    operations = multiply_adds(net, recipe.seen(facts.size))
+    print(f"# {parameters(net):,} parameters, {operations / 1e9:.4f} G multiply-adds a prediction")
     if recipe.networks > 1:
         print(f"# each of {recipe.networks} networks")
     measured = estimate(recipe, facts, Runtime(device=parsed.device).resolve(), measure=parsed.time)

@@ -9,7 +9,8 @@ from rich.table import Table
 def print_report(scores: dict[str, Any], title: str) -> None:
     """The scores of a run or an ensemble: last and best epoch, ensemble and members, diversity, cost."""
     console = Console(width=max(100, Console().width), highlight=False)
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    console.print(title, style="bold", soft_wrap=True)  # a table's own title would be wrapped to its width
+    table = Table(box=None, pad_edge=False)
     for column in ("epoch", "who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier"):
         table.add_column(column, justify="left" if column in ("epoch", "who") else "right")
     for which in ("last", "best"):
@@ -34,3 +35,53 @@ def print_report(scores: dict[str, Any], title: str) -> None:
         )
     if scores.get("best_by") == "test":
         console.print("best epoch chosen by the test set, as in the paper; --validation N chooses it honestly")
+
+
+def print_corruptions(scores: dict[str, Any], title: str) -> None:
+    """Error for every corruption and severity, their means, and the scores over everything."""
+    console = Console(width=max(100, Console().width), highlight=False)
+    severities = list(next(iter(scores["corruptions"].values())))
+    console.print(f"{title} on {scores['folder']}", style="bold", soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("Top1 % at severity")
+    for column in (*severities, "mean", "Top5 %", "NLL"):
+        table.add_column(column, justify="right")
+    for name, cells in scores["corruptions"].items():
+        means = {key: sum(cell[key] for cell in cells.values()) / len(cells) for key in ("top1", "top5", "nll")}
+        table.add_row(name, *[f"{100 * cells[s]['top1']:.2f}" for s in severities], *_three(means))
+    blank = [""] * len(severities)
+    table.add_section()
+    table.add_row("all of them, pooled", *blank, *_three(scores["pooled"]))
+    table.add_row("clean test set", *blank, *_three(scores["clean"]))
+    console.print(table)
+    mce = scores["mce"]
+    console.print(
+        "mean corruption error: not all of the 15 common corruptions are in the folder"
+        if mce is None
+        else f"mean corruption error over the 15 common corruptions (unnormalised): {100 * mce:.2f} %"
+    )
+    console.print(
+        f"{scores['which']} epoch, {scores['images']:,} images a severity, severities {', '.join(severities)}; "
+        "no temperature"
+    )
+
+
+def _three(scores: dict[str, float]) -> list[str]:
+    return [f"{100 * scores['top1']:.2f}", f"{100 * scores['top5']:.2f}", f"{scores['nll']:.4f}"]
+
+
+def print_ood(scores: dict[str, Any], title: str) -> None:
+    """How well each detector tells the other data set apart."""
+    console = Console(width=max(100, Console().width), highlight=False)
+    console.print(f"{title}: {scores['outside']} told from {scores['inside']}", style="bold", soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("detector")
+    for column in ("AUROC %", "AUPR %", "FPR95 %"):
+        table.add_column(column, justify="right")
+    for name, found in scores["detectors"].items():
+        table.add_row(name, *[f"{100 * found[key]:.2f}" for key in ("auroc", "aupr", "fpr95")])
+    console.print(table)
+    console.print(
+        f"{scores['which']} epoch, {scores['inside_images']:,} images from inside and "
+        f"{scores['outside_images']:,} from outside, the positives"
+    )

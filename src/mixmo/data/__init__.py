@@ -1,26 +1,56 @@
-"""One file a data set: a name -> two splits of uint8 images and int64 labels, resident on the device."""
+"""One file a data set: a name -> two splits of uint8 images and int64 labels, on the device or streamed to it."""
 
 from pathlib import Path
 
 import torch
 
-from mixmo.data import cifar, digits, tiny_imagenet  # noqa: F401  importing a reader registers it
+from mixmo.data import cifar, digits, folder, tiny_imagenet  # noqa: F401  importing a reader registers it
 from mixmo.data.registry import DATASETS, Loader, where
+from mixmo.data.stream import Files, default_workers, room
 from mixmo.types import Dataset, Split
 
-__all__ = ["DATASETS", "Loader", "load"]
+__all__ = ["DATASETS", "Loader", "load", "place"]
 
 
-def load(name: str, root: Path | None = None, device: torch.device | str = "cpu") -> Dataset:
+def load(
+    name: str,
+    root: Path | None = None,
+    device: torch.device | str = "cpu",
+    stream: bool | None = None,
+    workers: int | None = None,
+) -> Dataset:
     """Data set `name`, read below the data directory `root` (else $MIXMO_DATA, else `data`) and put on `device`.
+
+    The name is one of DATASETS, or `folder:PATH@SIZE` for a folder of images (data/folder.py). `stream` and `workers`
+    are those of `place`.
 
     >>> digits = load("digits")
     >>> digits.train.images.shape, digits.train.images.dtype, len(digits.classes)
     (torch.Size([1437, 8, 8, 1]), torch.uint8, 10)
     """
-    dataset = DATASETS[name](where(root))
-    return dataset._replace(train=_on(device, dataset.train), test=_on(device, dataset.test))
+    dataset = folder.read(name, where(root)) if name.startswith(folder.PREFIX) else DATASETS[name](where(root))
+    return place(dataset, device, stream, workers)
 
 
-def _on(device: torch.device | str, split: Split) -> Split:
-    return Split(split.images.to(device), split.labels.to(device))
+def place(
+    dataset: Dataset, device: torch.device | str = "cpu", stream: bool | None = None, workers: int | None = None
+) -> Dataset:
+    """The data set ready to be used on `device`: image files that fit are decoded into memory, others are streamed.
+
+    They fit if they take less than half of the free memory; `stream` chooses instead. `workers` processes decode a
+    stream: by default one a core.
+    """
+    device = torch.device(device)
+    left = room(device)
+    placed = []
+    for split in (dataset.train, dataset.test):
+        images, labels = split
+        if isinstance(images, Files):
+            if stream or (stream is None and images.nbytes > left):
+                count = default_workers() if workers is None else workers
+                placed.append(Split(images.to(device, count), labels.to(device)))
+                continue
+            left -= images.nbytes
+            images, labels = images.decoded()
+        placed.append(Split(images.to(device), labels.to(device)))
+    return dataset._replace(train=placed[0], test=placed[1])

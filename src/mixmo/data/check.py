@@ -4,30 +4,43 @@ import hashlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from mixmo.data import cifar, corrupted
+from mixmo.data import DATASETS, cifar, corrupted, load
 from mixmo.data.decode import SkippedImages
-from mixmo.data.registry import DATASETS, present, remedy
+from mixmo.data.folder import PREFIX
+from mixmo.data.registry import present, remedy
+from mixmo.data.stream import Files
 from mixmo.errors import UserError, unknown
 
 CIFARS = {layout.name: layout for layout in (cifar.CIFAR10, cifar.CIFAR100)}
-CORRUPTED = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C"}
+CORRUPTED = {
+    "cifar10-c": "CIFAR-10-C",
+    "cifar100-c": "CIFAR-100-C",
+    "cifar10-c-style": "cifar10-c-style",
+    "cifar100-c-style": "cifar100-c-style",
+}
 
 
-def check(name: str, root: Path) -> list[str]:
-    """What is wrong with data set `name` below `root`, a sentence a fault; empty if all is well.
+class Findings(NamedTuple):
+    """What `check` found."""
 
-    Everything is read, Tiny ImageNet decoded too (and cached), so that training finds what this has seen.
+    summary: str  # what is there, in a line; empty if it cannot be read
+    faults: list[str]  # what is wrong, a sentence each
+
+
+def check(name: str, root: Path) -> Findings:
+    """What is there of data set `name` below `root`, and what is wrong with it.
+
+    Everything is read, images decoded too (and cached), so that training finds what this has seen.
     """
-    if name not in DATASETS and name not in CORRUPTED:
+    if name not in DATASETS and name not in CORRUPTED and not name.startswith(PREFIX):
         raise unknown("data set", name, [*DATASETS, *CORRUPTED])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            faults = list(_corrupted(name, root) if name in CORRUPTED else _registered(name, root))
-        except UserError as error:
-            faults = [str(error)]
-    return faults + [str(warning.message) for warning in caught if issubclass(warning.category, SkippedImages)]
+        found = _corrupted(name, root) if name in CORRUPTED else _loaded(name, root)
+    skipped = [str(warning.message) for warning in caught if issubclass(warning.category, SkippedImages)]
+    return Findings(found.summary, found.faults + skipped)
 
 
 def md5(path: Path) -> str:
@@ -36,30 +49,48 @@ def md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _registered(name: str, root: Path) -> Iterator[str]:
-    if name in CIFARS:
-        present(root / CIFARS[name].folder, name, root)
-        for path, original in cifar.checksums(root, CIFARS[name]):
-            if path.is_file() and md5(path) != original:
-                yield (
-                    f"{path} is not the original file (its md5 is {md5(path)} and should be {original}): written anew, "
-                    f"or altered; for the original, delete {path.parent}, and {remedy(name, root)}"
-                )
+def _loaded(name: str, root: Path) -> Findings:
+    layout = CIFARS.get(name)
+    faults = list(_altered(layout, root)) if layout else []
     try:
-        DATASETS[name](root)
+        dataset = load(name, root)
     except UserError as error:
-        yield str(error)
+        return Findings("", [*faults, str(error)])
+    for images, _ in (dataset.train, dataset.test):
+        if isinstance(images, Files):  # more than fits in memory
+            for _ in images.split(256):
+                pass
+    train, test = (f"{len(split.labels):,}" for split in (dataset.train, dataset.test))
+    size = "x".join(str(side) for side in dataset.train.images.shape[1:])
+    original = ", every file as published" if layout and not faults else ""
+    text = f"{name}: {train} train and {test} test images of {size}, {len(dataset.classes)} classes{original}"
+    return Findings(text, faults)
 
 
-def _corrupted(name: str, root: Path) -> Iterator[str]:
-    folder = present(root / CORRUPTED[name], name, root)
-    wrong = f"delete {folder}, and {remedy(name, root)}"
+def _altered(layout: cifar.Layout, root: Path) -> Iterator[str]:
+    for path, original in cifar.checksums(root, layout):
+        if path.is_file() and md5(path) != original:
+            yield (
+                f"{path} is not the original file (its md5 is {md5(path)} and should be {original}): written anew, "
+                f"or altered; for the original, delete {path.parent}, and {remedy(layout.name, root)}"
+            )
+
+
+def _corrupted(name: str, root: Path) -> Findings:
+    faults = []
     wanted = {*corrupted.COMMON, *corrupted.EXTRA}
-    found = {path.stem for path in folder.glob("*.npy")} - {"labels"}
-    for missing in sorted(wanted - found):
-        yield f"{folder / missing}.npy is missing; {wrong}"
-    for foreign in sorted(found - wanted):
-        yield f"{folder / foreign}.npy is not one of the {len(wanted)} corruptions; remove it"
-    sizes = {len(split.labels) for _, _, split in corrupted.corrupted(folder)}
-    if sizes != {corrupted.TEST_IMAGES}:
-        yield f"{folder} has {max(sizes)} images a severity instead of {corrupted.TEST_IMAGES}; {wrong}"
+    wrong = f"delete {root / CORRUPTED[name]}, and {remedy(name, root)}"
+    try:
+        folder = present(root / CORRUPTED[name], name, root)
+        found = {path.stem for path in folder.glob("*.npy")} - {"labels"}
+        faults += [f"{folder / missing}.npy is missing; {wrong}" for missing in sorted(wanted - found)]
+        for foreign in sorted(found - wanted):
+            faults.append(f"{folder / foreign}.npy is not one of the {len(wanted)} corruptions; remove it")
+        cells = corrupted.corrupted(folder)
+    except UserError as error:
+        return Findings("", [*faults, str(error)])
+    images = len(cells[0].labels)
+    if images != corrupted.TEST_IMAGES:
+        faults.append(f"{folder} has {images} images a severity instead of {corrupted.TEST_IMAGES}; {wrong}")
+    severities = ", ".join(str(severity) for severity in sorted({cell.severity for cell in cells}))
+    return Findings(f"{name}: {len(found)} corruptions at severities {severities}, {images:,} images each", faults)

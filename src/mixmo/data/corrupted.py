@@ -1,10 +1,11 @@
 """CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019): a test set under 19 corruptions of 5 severities.
 
-One .npy a corruption holds the whole test set at severity 1, then at severity 2, and so on; labels.npy likewise.
+One .npy a corruption holds the whole test set at severity 1, then at severity 2, and so on; labels.npy likewise. In a
+generated set (`mixmo data corrupt`), severities.txt says which severities there are, if not all five.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ import torch
 from mixmo.errors import UserError
 from mixmo.types import Split
 
-SEVERITIES = 5
+SEVERITIES = (1, 2, 3, 4, 5)
+LEVELS = "severities.txt"
 TEST_IMAGES = 10_000  # of the published sets; the reader takes any number
 SHAPE = (32, 32, 3)
 COMMON = [  # the usual 15
@@ -25,48 +27,76 @@ EXTRA = ["speckle_noise", "gaussian_blur", "spatter", "saturate"]
 REMEDY = "`mixmo data get cifar10-c --to DIR`, or cifar100-c, fetches the original files"
 
 
-def corrupted(folder: Path) -> Iterator[tuple[str, int, Split]]:
-    """Every corruption in `folder`, by name, at every severity from 1 to 5, memory-mapped.
+class Cell(NamedTuple):
+    """The test set under one corruption of one severity."""
+
+    name: str
+    severity: int
+    path: Path
+    place: int  # of the severity in the file, from 0
+    labels: torch.Tensor
+
+    @property
+    def split(self) -> Split:
+        """Memory-mapped anew at each call: with it goes what was read, and the memory used stays that of one cell."""
+        part = slice(self.place * len(self.labels), (self.place + 1) * len(self.labels))
+        return Split(torch.from_numpy(_open(self.path)[part]), self.labels)
+
+
+def corrupted(folder: Path) -> list[Cell]:
+    """Every corruption in `folder`, by name, at every severity in turn.
 
     All files are checked before the first is handed out: a fault in the last one does not wait for an hour.
     """
-    labels = _labels(folder)
-    files = _files(folder, len(labels))
-    return _each(files, torch.from_numpy(labels.astype(np.int64)))
+    severities = _severities(folder)
+    labels = _labels(folder, len(severities))
+    labels_N = torch.from_numpy(labels[: len(labels) // len(severities)].astype(np.int64))
+    return [
+        Cell(path.stem, severity, path, place, labels_N)
+        for path in _files(folder, len(labels))
+        for place, severity in enumerate(severities)
+    ]
 
 
-def _each(files: dict[str, np.ndarray], labels: torch.Tensor) -> Iterator[tuple[str, int, Split]]:
-    each = len(labels) // SEVERITIES
-    for name, images in files.items():
-        for severity in range(1, SEVERITIES + 1):
-            part = slice((severity - 1) * each, severity * each)
-            yield name, severity, Split(torch.from_numpy(images[part]), labels[part])
+def _severities(folder: Path) -> tuple[int, ...]:
+    path = folder / LEVELS
+    if not path.is_file():
+        return SEVERITIES
+    words = path.read_text(errors="replace").split()
+    severities = tuple(int(word) for word in words if word in ("1", "2", "3", "4", "5"))
+    if len(severities) != len(words) or list(severities) != sorted(set(severities)) or not severities:
+        raise UserError(
+            f"{path} should list the severities in the files, such as '1 3 5', and says {' '.join(words)[:40]!r}; "
+            "correct it, or remove it if there are all five"
+        )
+    return severities
 
 
-def _labels(folder: Path) -> np.ndarray:
+def _labels(folder: Path, severities: int) -> np.ndarray:
     path = folder / "labels.npy"
     labels = _open(path)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels) or len(labels) % SEVERITIES:
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels) or len(labels) % severities:
         raise UserError(
-            f"{path} should hold one integer an image for {SEVERITIES} severities and holds "
+            f"{path} should hold one integer an image for {severities} severities and holds "
             f"{labels.dtype} {labels.shape}; {REMEDY}"
         )
-    if (labels.reshape(SEVERITIES, -1) != labels[: len(labels) // SEVERITIES]).any():
-        raise UserError(f"{path} does not repeat the same labels for each of {SEVERITIES} severities; {REMEDY}")
+    if (labels.reshape(severities, -1) != labels[: len(labels) // severities]).any():
+        raise UserError(f"{path} does not repeat the same labels for each of {severities} severities; {REMEDY}")
     return labels
 
 
-def _files(folder: Path, count: int) -> dict[str, np.ndarray]:
-    files = {path.stem: _open(path) for path in sorted(folder.glob("*.npy")) if path.name != "labels.npy"}
-    if not files:
+def _files(folder: Path, count: int) -> list[Path]:
+    paths = [path for path in sorted(folder.glob("*.npy")) if path.name != "labels.npy"]
+    if not paths:
         raise UserError(f"{folder} has labels.npy and no .npy file of a corruption beside it; {REMEDY}")
-    for name, images in files.items():
+    for path in paths:
+        images = _open(path)
         if images.dtype != np.uint8 or images.shape != (count, *SHAPE):
             raise UserError(
-                f"{folder / name}.npy should hold uint8 {(count, *SHAPE)}, as labels.npy has {count} labels, "
+                f"{path} should hold uint8 {(count, *SHAPE)}, as labels.npy has {count} labels, "
                 f"and holds {images.dtype} {images.shape}; {REMEDY}"
             )
-    return files
+    return paths
 
 
 def _open(path: Path) -> np.ndarray:

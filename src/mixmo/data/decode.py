@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mixmo.data.progress import bar
 from mixmo.errors import UserError
 
 CHUNK = 256  # samples handed to a thread at once
@@ -85,7 +85,7 @@ def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
 
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        with _progress() as progress:
+        with bar(Console(stderr=True)) as progress:
             task = progress.add_task(f"decoding {what}", total=len(samples))
             for done in pool.map(work, range(0, len(samples), CHUNK)):
                 progress.advance(task, done)
@@ -108,9 +108,3 @@ def report(samples: Sequence[Sample], decoded: Decoded, what: str) -> None:
         raise UserError(f"none of the {len(bad)} images of {what} can be read ({names}); check the files and the paths")
     message = f"{len(bad)} of the {len(samples)} images of {what} cannot be read and are skipped: {names}"
     warnings.warn(message, SkippedImages, stacklevel=2)
-
-
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

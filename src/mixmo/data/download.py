@@ -83,7 +83,7 @@ def get(name: str, to: Path) -> Path:
     source = SOURCES[name]
     folder, archive = to / source.folder, to / source.archive
     if folder.exists():
-        faults = check(name, to)
+        faults = check(name, to).faults
         if faults:
             raise UserError(f"{folder} exists already and is not right: {faults[0]}")
         return folder
@@ -91,7 +91,8 @@ def get(name: str, to: Path) -> Path:
         to.mkdir(parents=True, exist_ok=True)
         by_hand = archive.exists()
         if not by_hand:
-            _fetch(source, archive, f"put {source.archive} into {to} by hand, then {remedy(name, to)}")
+            command = f"`mixmo data get {name} --to {to}` unpacks it"
+            _fetch(source, archive, f"put {source.archive} into {to} by hand, then {command}")
         _verify(source, archive, keep=by_hand)
         unpack(archive, folder, source.members, source.size)
         if not by_hand:

@@ -1,47 +1,70 @@
-"""Your own images: a folder of class folders (as ImageNet's), or a CSV of image paths and labels.
+"""Your own images by the name `folder:PATH@SIZE`: class folders (as ImageNet's), or a CSV of image paths and labels.
 
-ROOT/train/CLASS/....jpg    ROOT/val/CLASS/....jpg  (or test/)
-ROOT/train.csv              ROOT/val.csv            (or test.csv), with the columns path,label
+PATH/train/CLASS/....jpg    PATH/val/CLASS/....jpg  (or test/)
+PATH/train.csv              PATH/val.csv            (or test.csv), with the columns path,label
 """
 
 import csv
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from mixmo.data.cache import cached, fingerprint
-from mixmo.data.decode import Sample, decode_all, report
+from mixmo.data.decode import Sample
+from mixmo.data.stream import Files
 from mixmo.errors import UserError
 from mixmo.types import Dataset, Split
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-RESIDENT_BYTES = 16 << 30  # the largest set that is decoded into memory
-STATISTICS_OVER = 10_000  # images
+PREFIX = "folder:"
+SIZE, SMALLEST = 224, 8  # pixels a side: without an @, and at least
+# The usual statistics of ImageNet, which pretrained networks expect; per channel, of pixels in [0, 1].
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def folder(root: Path, size: int) -> Dataset:
-    """The images below `root`, each resized and cut to `size` x `size`; normalised by their own statistics."""
-    train, test = samples(root, "train"), samples(root, "val", "test")
+def read(name: str, root: Path) -> Dataset:
+    """The data set `folder:PATH@SIZE`: each image's shorter side resized to SIZE, and its centre cut out.
+
+    Without @SIZE it is 224. A relative PATH is below the data directory `root`. Normalised by ImageNet's statistics.
+    """
+    path, size = _parse(name, root)
+    if not path.is_dir():
+        raise UserError(
+            f"data set '{name}' needs the folder {path}, which does not exist; write folder:PATH or folder:PATH@SIZE, "
+            "where a relative PATH is below --data or MIXMO_DATA"
+        )
+    train, test = samples(path, "train"), samples(path, "val", "test")
     classes = class_names(train)
+    if len(classes) < 2:
+        raise UserError(
+            f"the train images in {path} are all of class '{classes[0]}'; there must be at least two classes"
+        )
     unknown = {sample.label for sample in test} - set(classes)
     if unknown:
         raise UserError(
-            f"the test images in {root} have classes that its train images lack: {', '.join(sorted(unknown)[:5])}; "
+            f"the test images in {path} have classes that its train images lack: {', '.join(sorted(unknown)[:5])}; "
             "add train images of them, or remove them"
         )
-    train_split = resident(root, f"train-{size}", train, classes, size)
-    mean, std = statistics(train_split.images)
     return Dataset(
-        name=root.name,
-        train=train_split,
-        test=resident(root, f"test-{size}", test, classes, size),
+        name=name,
+        train=listed_split(path, f"train-{size}", train, classes, size),
+        test=listed_split(path, f"test-{size}", test, classes, size),
         classes=classes,
-        mean=mean,
-        std=std,
+        mean=MEAN,
+        std=STD,
     )
+
+
+def _parse(name: str, root: Path) -> tuple[Path, int]:
+    match = re.fullmatch(rf"{PREFIX}(?P<path>.+?)(@(?P<size>\d+))?", name)
+    if match is None:
+        raise UserError(f"data set '{name}' names no folder; write folder:PATH or folder:PATH@SIZE")
+    size = int(match["size"] or SIZE)
+    if size < SMALLEST:
+        raise UserError(f"data set '{name}' asks for images of {size} pixels a side; take at least {SMALLEST}")
+    return root / Path(match["path"]).expanduser(), size
 
 
 def samples(root: Path, *names: str) -> list[Sample]:
@@ -103,29 +126,8 @@ def class_names(listed: Sequence[Sample]) -> tuple[str, ...]:
     return tuple(sorted(labels, key=lambda label: (int(label) if numbers else 0, label)))
 
 
-def resident(root: Path, name: str, listed: Sequence[Sample], classes: Sequence[str], size: int) -> Split:
-    """Decode the samples (once: the result is cached in `root`) into a split."""
-    needed = len(listed) * size * size * 3
-    if needed > RESIDENT_BYTES:
-        raise UserError(
-            f"the {len(listed):,} images of {name} in {root} take {needed / 2**30:.0f} GiB at {size}x{size}, "
-            f"more than the {RESIDENT_BYTES / 2**30:.0f} GiB that are kept in memory; choose a smaller size"
-        )
-    what = f"{name} in {root}"
-    decoded = cached(root, name, fingerprint(root, listed), lambda: decode_all(listed, size, what))
-    report(listed, decoded, what)
+def listed_split(root: Path, name: str, listed: Sequence[Sample], classes: Sequence[str], size: int) -> Split:
+    """The samples as a split; `load` decides whether they are decoded into memory (once: then cached) or streamed."""
     index = {label: number for number, label in enumerate(classes)}
-    labels = np.array([index[sample.label] for sample in listed], dtype=np.int64)
-    return Split(torch.from_numpy(decoded.images), torch.from_numpy(labels[decoded.kept]))
-
-
-def statistics(images: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of pixels in [0, 1], over evenly spaced images if there are many."""
-    some = images[:: max(1, len(images) // STATISTICS_OVER)].numpy()
-    values = np.arange(256) / 255
-    mean, std = [], []
-    for channel in range(some.shape[-1]):
-        share = np.bincount(some[..., channel].ravel(), minlength=256) / some[..., channel].size
-        mean.append(float(share @ values))
-        std.append(float(share @ (values - mean[-1]) ** 2) ** 0.5)
-    return tuple(mean), tuple(std)
+    labels = torch.tensor([index[sample.label] for sample in listed], dtype=torch.int64)
+    return Split(Files(root, name, listed, labels, size), labels)

@@ -23,7 +23,11 @@ def remedy(name: str, root: Path) -> str:
 
     >>> remedy("cifar10", Path("data"))
     '`mixmo data get cifar10 --to data` fetches it'
+    >>> remedy("cifar10-c-style", Path("data"))
+    '`mixmo data corrupt cifar10 --data data --to data` makes it'
     """
+    if name.endswith("-c-style"):
+        return f"`mixmo data corrupt {name.removesuffix('-c-style')} --data {root} --to {root}` makes it"
     return f"`mixmo data get {name} --to {root}` fetches it"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mixmo.data.decode import Sample
-from mixmo.data.folder import in_class_folders, resident
+from mixmo.data.folder import in_class_folders, listed_split
 from mixmo.data.registry import DATASETS, present, remedy
 from mixmo.errors import UserError
 from mixmo.types import Dataset
@@ -37,8 +37,8 @@ def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -
     _count(test, wnids, test_each, folder / "val" / "val_annotations.txt", wrong)
     return Dataset(
         name="tiny-imagenet",
-        train=resident(folder, "train", train, wnids, SIZE),
-        test=resident(folder, "val", test, wnids, SIZE),
+        train=listed_split(folder, "train", train, wnids, SIZE),
+        test=listed_split(folder, "val", test, wnids, SIZE),
         classes=_class_names(folder / "words.txt", wnids, wrong),
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),

@@ -1,5 +1,6 @@
 """Training: schedule, batches, step, loop, checkpoints."""
 
-from mixmo.engine.loop import Runtime, Stopped, train
+from mixmo.engine.loop import Runtime, train
+from mixmo.engine.signals import Stopped
 
 __all__ = ["Runtime", "Stopped", "train"]

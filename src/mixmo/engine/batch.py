@@ -12,21 +12,23 @@ from torch import Generator, Tensor
 
 from mixmo.augment.augmix import augmix
 from mixmo.augment.augmix import uniforms as augmix_uniforms
-from mixmo.augment.basic import crop_flip, normalise
+from mixmo.augment.basic import crop_flip, normalise, resized_crop
 from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.engine.source import Partners, draw_partners
 from mixmo.gradaug import Subnet, draw_subnets
 from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden, mix_hidden
 from mixmo.mixing import MixDraws
 from mixmo.pairing import pair
 from mixmo.recipes.schema import Recipe
+from mixmo.saliency import SALIENCY, SaliencyDraws
 from mixmo.types import Dataset, Mix, Split
 
 
 class PixelDraws(NamedTuple):
     """The randomness of the pixel augmentation, per member and sample."""
 
-    partner: Tensor  # (M, N) uniform: which sample of the whole data set
-    crop: Tensor  # (M, N, 3) uniform: the partner's crop and flip
+    partner: Tensor | None  # (M, N) numbers of samples of the whole data set, where it mixes two
+    crop: Tensor  # (M, N, 3 or 5) uniform: the partner's crop and flip
     gamma: Tensor  # (2, M, N) standard gamma variables: lambda ~ Beta
     kind: Tensor  # (M, N, P) uniform: what the augmentation itself needs
 
@@ -37,12 +39,14 @@ class Draws(NamedTuple):
     unique: Tensor  # (n,) numbers of the samples of this step, each to be repeated b times
     order: Tensor  # (M, N) uniform: the order of the batch for each member
     same: Tensor  # (N,) uniform: input repetition
-    crop: Tensor  # (M, N, 3) uniform: place of the crop, flip
+    crop: Tensor  # (M, N, 3) uniform: place of the crop, flip; or (M, N, 5): its size and form before these
     mix: MixDraws
     augmix: Tensor | None  # (M, n, P) uniform: a member's copies of a sample share their operations
     pixel: PixelDraws | None
     hidden: HiddenDraws | None
     subnets: tuple[Subnet, ...]
+    pool: Split | None = None  # where the numbers of samples count, if not in the resident data set
+    saliency: SaliencyDraws | None = None
 
 
 class Batches:
@@ -57,10 +61,18 @@ class Batches:
         self.mixer = recipe.mixer(recipe.stride)
         self.augmentation = None if recipe.pixel == "none" else AUGMENTATIONS[recipe.pixel]
         self.feature_mixing = None if recipe.hidden == "none" else HIDDEN[recipe.hidden]
-        self.height, self.width = split.images.shape[1:3]
+        self.saliency = None if recipe.saliency == "none" else SALIENCY[recipe.saliency]
+        height, width, channels = split.images.shape[1:]
+        _, self.height, self.width = recipe.seen((channels, height, width))
+        self.crop_uniforms = 5 if recipe.crop_scale < 1 else 3
 
-    def draw(self, unique: Tensor, generator: Generator) -> Draws:
-        """The randomness of a step over these samples."""
+    def draw(
+        self, unique: Tensor, generator: Generator, partners: Partners | None = None, pool: Split | None = None
+    ) -> Draws:
+        """The randomness of a step over these samples; partners are drawn too where none are given.
+
+        The numbers of samples are those of the split, or of the `pool` of this step if the split is streamed.
+        """
         recipe, device = self.recipe, unique.device
         members, n = recipe.members, recipe.batch_size
 
@@ -68,35 +80,42 @@ class Batches:
             return torch.rand(shape, device=device, generator=generator)
 
         mix = self.mixer.draw(n, self.height, self.width, device, generator)
-        order, same, crop = uniform(members, n), uniform(n), uniform(members, n, 3)
+        order, same, crop = uniform(members, n), uniform(n), uniform(members, n, self.crop_uniforms)
         operations = uniform(members, len(unique), augmix_uniforms()) if recipe.augmix else None
         pixel = None
         if self.augmentation is not None:
             alpha = torch.full((2, members, n), recipe.pixel_alpha, device=device)
             gamma = torch._standard_gamma(alpha, generator)
             kind = uniform(members, n, self.augmentation.uniforms)
-            pixel = PixelDraws(uniform(members, n), uniform(members, n, 3), gamma, kind)
+            if self.augmentation.needs_partner:
+                partners = partners or draw_partners((members, n), len((pool or self.split).labels), generator)
+                kind[..., 0] = partners.whether
+            number = None if partners is None else partners.number
+            pixel = PixelDraws(number, uniform(members, n, self.crop_uniforms), gamma, kind)
         hidden = None
         if self.feature_mixing is not None:
             hidden = draw_hidden(self.feature_mixing, recipe.alpha, self.shapes, n, device, generator)
         subnets = draw_subnets(recipe.subnets, generator) if recipe.subnets else ()
-        return Draws(unique, order, same, crop, mix, operations, pixel, hidden, subnets)
+        saliency = None
+        if self.saliency is not None:
+            saliency = self.saliency.draw(n, self.saliency.fitting(self.width), recipe.alpha, generator)
+        return Draws(unique, order, same, crop, mix, operations, pixel, hidden, subnets, pool, saliency)
 
     def mix(self, draws: Draws, chance: Tensor) -> Mix:
         """The step's batch; `chance` is the probability of a mask at this point of training."""
-        recipe, labels = self.recipe, self.split.labels
+        recipe, pool = self.recipe, draws.pool or self.split
         slots_n = torch.arange(len(draws.unique), device=chance.device)
         slot_MN = pair(slots_n, recipe.repetition, draws.order, recipe.rho, draws.same)
         index_MN = draws.unique[slot_MN]
         operations = None
         if draws.augmix is not None:
             operations = draws.augmix.gather(1, slot_MN[..., None].expand(-1, -1, draws.augmix.shape[2]))
-        images, targets = self.images(index_MN, draws.crop, operations), labels[index_MN]
+        images, targets = self.images(pool, index_MN, draws.crop, operations), pool.labels[index_MN]
         coefficients = self.mixer.coefficients(draws.mix, chance, self.height, self.width)
         if self.soft:
             targets = torch.nn.functional.one_hot(targets, len(self.dataset.classes)).float()
         if draws.pixel is not None:
-            images, targets = self.augment(images, targets, coefficients, draws.pixel)
+            images, targets = self.augment(pool, images, targets, coefficients, draws.pixel)
         if draws.hidden is None:
             return self.mixer.assemble(images, targets, coefficients, draws.mix)
         assert self.feature_mixing is not None
@@ -109,25 +128,28 @@ class Batches:
     def soft(self) -> bool:
         """Whether targets are distributions over the classes rather than class numbers."""
         mixes_labels = self.augmentation is not None and self.augmentation.needs_partner
-        return mixes_labels or self.feature_mixing is not None or self.mixer.association == "interpolated"
+        mixes_labels = mixes_labels or self.feature_mixing is not None or self.saliency is not None
+        return mixes_labels or self.mixer.association == "interpolated"
 
-    def images(self, index_MN: Tensor, crop_MN3: Tensor, operations_MNP: Tensor | None) -> Tensor:
+    def images(self, pool: Split, index_MN: Tensor, crop_MNP: Tensor, operations_MNP: Tensor | None) -> Tensor:
         """Samples cropped, flipped, AugMixed and normalised, (M, N, C, H, W)."""
-        recipe = self.recipe
-        pixels = crop_flip(self.split.images, index_MN.flatten(), crop_MN3.flatten(0, 1), recipe.crop, recipe.flip)
+        recipe, index, u = self.recipe, index_MN.flatten(), crop_MNP.flatten(0, 1)
+        if recipe.crop_scale < 1:
+            pixels = resized_crop(pool.resident, index, u, self.height, recipe.crop_scale, recipe.flip)
+        else:
+            pixels = crop_flip(pool.resident, index, u, recipe.crop, recipe.flip, recipe.size)
         if operations_MNP is not None:
             pixels = augmix(pixels, operations_MNP.flatten(0, 1))
         images = normalise(pixels, self.dataset.mean, self.dataset.std)
         return images.unflatten(0, index_MN.shape)  # type: ignore[no-any-return]
 
     def augment(
-        self, images: Tensor, targets: Tensor, coefficients: Tensor, draws: PixelDraws
+        self, pool: Split, images: Tensor, targets: Tensor, coefficients: Tensor, draws: PixelDraws
     ) -> tuple[Tensor, Tensor]:
         """Pixel augmentation of each member's input under its own mask; targets (M, N) stay, (M, N, K) are mixed."""
         assert self.augmentation is not None
         shape = images.shape[:2]
-        partner_MN = (draws.partner * len(self.split.labels)).long().clamp_max(len(self.split.labels) - 1)
-        partner = self.images(partner_MN, draws.crop, None) if self.augmentation.needs_partner else images
+        partner = images if draws.partner is None else self.images(pool, draws.partner, draws.crop, None)
         gamma = draws.gamma.clamp_min(torch.finfo(draws.gamma.dtype).tiny)
         mixed = self.augmentation(
             images.flatten(0, 1),
@@ -138,7 +160,7 @@ class Batches:
             prob=self.recipe.pixel_p,
             keep_main=self.recipe.members > 1,
         )
-        if self.soft:
-            other = torch.nn.functional.one_hot(self.split.labels[partner_MN], targets.shape[-1]).float()
+        if draws.partner is not None:
+            other = torch.nn.functional.one_hot(pool.labels[draws.partner], targets.shape[-1]).float()
             targets = torch.lerp(other, targets, mixed.lam.view(*shape, 1))
         return mixed.images.unflatten(0, shape), targets

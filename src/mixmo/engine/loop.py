@@ -1,14 +1,12 @@
 """Training from a recipe to a finished run directory; stopped at any time, it resumes to the same result."""
 
 import json
-import signal
+import math
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -19,6 +17,8 @@ from mixmo.engine.batch import Batches
 from mixmo.engine.checkpoint import Checkpoints, State
 from mixmo.engine.progress import Progress
 from mixmo.engine.schedule import Schedule
+from mixmo.engine.signals import Flag, Stopped, stop_signals
+from mixmo.engine.source import each_step, plan
 from mixmo.engine.step import Step
 from mixmo.errors import UserError
 from mixmo.masks import MASKS
@@ -29,6 +29,7 @@ from mixmo.predict import predict_logits
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run, environment, plain
+from mixmo.saliency import SALIENCY
 from mixmo.types import Dataset, Split
 
 
@@ -40,12 +41,21 @@ class Runtime:
     """cpu, cuda, cuda:1, ...; auto takes a GPU where there is one."""
     data: Path | None = None
     """Folder of the data sets; by default the environment variable MIXMO_DATA, else ./data."""
+    stream: bool | None = None
+    """Read image files while training rather than hold them decoded in memory; by default if they do not fit there."""
+    workers: int | None = None
+    """Processes that decode image files as they are streamed; by default one a core."""
     compile: bool | None = None
     """torch.compile the step; by default on a GPU only, where it pays."""
     save_seconds: float = 30.0
-    """At least this long between two checkpoints; one is also taken at the end and when stopped."""
+    """At least this long between two checkpoints; ten times that inside a long epoch. One is also taken at the end and
+    when stopped."""
     quiet: bool = False
     """No progress on the terminal."""
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise UserError(f"workers = {self.workers}; it cannot be negative")
 
     def resolve(self) -> torch.device:
         name = self.device
@@ -70,7 +80,7 @@ def train(
     """
     runtime = runtime or Runtime()
     device = runtime.resolve()
-    dataset = data.load(recipe.dataset, runtime.data, device)
+    dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
     check_fit(recipe, dataset)
     run = open_or_create(recipe, out, resume)
     if run.finished:
@@ -109,14 +119,25 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
     samples, height, width = dataset.train.images.shape[:3]
     if recipe.validation >= samples:
         raise UserError(f"validation = {recipe.validation}, but {dataset.name} has only {samples} training images")
+    if recipe.size is not None and recipe.size > min(height, width):
+        raise UserError(
+            f"size = {recipe.size}, but the images of {dataset.name} are {height}x{width}; take a smaller one"
+        )
     unique = recipe.batch_size // recipe.repetition
     if samples - recipe.validation < unique:
         raise UserError(
             f"batch_size = {recipe.batch_size} needs {unique} images a step; "
             f"{dataset.name} has {samples - recipe.validation}: take a smaller batch_size"
         )
+    _, height, width = recipe.seen((1, height, width))
+    if recipe.saliency != "none" and not (height == width and SALIENCY[recipe.saliency].fitting(width)):
+        grids = " or ".join(map(str, SALIENCY[recipe.saliency].grids))
+        raise UserError(
+            f"saliency = {recipe.saliency} cuts square images into {grids} blocks a side; "
+            f"{dataset.name} has {height}x{width}: resize its images or take another method"
+        )
     if recipe.mask in MASKS and recipe.members > 1:
-        h, w = grid(height, width, recipe.stride)
+        h, w = grid(*recipe.seen((1, height, width))[1:], recipe.stride)
         if min(h, w) < MASKS[recipe.mask].minimum:
             raise UserError(
                 f"mask '{recipe.mask}' needs features of at least {MASKS[recipe.mask].minimum} positions a side; "
@@ -151,7 +172,7 @@ class Trainer:
             weight_decay=recipe.weight_decay,
             fused=True,
         )
-        shapes = stage_shapes(self.net, image_size(dataset)) if recipe.hidden != "none" else ()
+        shapes = stage_shapes(self.net, recipe.seen(image_size(dataset))) if recipe.hidden != "none" else ()
         self.batches = Batches(recipe, dataset, self.train_split, shapes)
         self.checkpoints = Checkpoints(run.path / "checkpoints")
         self.state = self.checkpoints.load(self.net, self.optimizer) or State()
@@ -172,7 +193,7 @@ class Trainer:
         """Train to the end, or to step `until`; then or when a signal asks for it, save and stop."""
         run, state = self.run_folder, self.state
         run.write("environment.json", json.dumps(environment(self.device), indent=2))
-        run.write("dataset.json", json.dumps(describe(self.dataset), indent=2))
+        run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
         lines = [json.dumps(line) + "\n" for line in run.metrics()[: state.epochs_logged]]
         run.write("metrics.jsonl", "".join(lines))
         last = self.schedule.steps if until is None else min(until, self.schedule.steps)
@@ -183,7 +204,16 @@ class Trainer:
             Progress(self.recipe, self.schedule, state.step, self.runtime.quiet) as progress,
         ):
             while state.step < last and not stopped():
-                self.train_epoch(last, stopped, progress)
+                try:
+                    self.train_epoch(last, stopped, progress)
+                except UserError:  # the images cannot be read any more: what was learnt stays
+                    self.save()
+                    raise
+                if not math.isfinite(state.meter[0]):
+                    raise UserError(
+                        f"the loss is {state.meter[0]} by step {state.step}: training diverged; nothing more was saved "
+                        f"to {run.path}: take a lower lr (it is {self.recipe.lr}) or a longer warmup, and another --out"
+                    )
                 if (
                     state.step % self.schedule.steps_per_epoch == 0
                     and state.step // self.schedule.steps_per_epoch > state.epochs_logged
@@ -199,21 +229,27 @@ class Trainer:
             raise Stopped(f"stopped after step {state.step} of {self.schedule.steps}; continue with --resume")
 
     def train_epoch(self, last: int, stopped: "Flag", progress: Progress) -> None:
-        """The rest of the epoch under way."""
+        """The rest of the epoch under way, or of it what fits between two checkpoints."""
         state, schedule = self.state, self.schedule
         epoch, began = schedule.epoch(state.step), time.monotonic()
-        samples, unique = len(self.train_split.labels), self.recipe.batch_size // self.recipe.repetition
-        order = torch.randperm(samples, device=self.device, generator=self.stream.at("order", epoch))
-        end = min(last, (epoch + 1) * schedule.steps_per_epoch)
+        planned = plan(self.recipe, len(self.train_split.labels), epoch)
+        start = epoch * schedule.steps_per_epoch
+        end = min(last, start + schedule.steps_per_epoch)
         chance = self.batches.mixer.chance(schedule.progress(state.step))
-        while state.step < end and not stopped():
-            first = state.step % schedule.steps_per_epoch * unique
-            draws = self.batches.draw(order[first : first + unique], self.stream.at("step", state.step))
-            self.step(draws, schedule.lr(state.step), chance)
-            state.step += 1
-            progress.step(state.step)
-        state.meter = tuple(self.step.meter.tolist())  # the one wait for the device
-        state.seconds += time.monotonic() - began
+        try:
+            with closing(each_step(self.recipe, self.train_split, planned, state.step - start, end - start)) as steps:
+                for samples in steps:
+                    draws = self.batches.draw(
+                        samples.unique, self.stream.at("step", state.step), samples.partners, samples.pool
+                    )
+                    self.step(draws, schedule.lr(state.step), chance)
+                    state.step += 1
+                    progress.step(state.step)
+                    if stopped() or time.monotonic() - began > 10 * self.runtime.save_seconds:
+                        break
+        finally:
+            state.meter = tuple(self.step.meter.tolist())  # the one wait for the device
+            state.seconds += time.monotonic() - began
 
     def end_epoch(self) -> dict[str, Any]:
         """Score the network, remember it if it is the best so far, log one line."""
@@ -243,7 +279,10 @@ class Trainer:
         return line
 
     def score(self, split: Split) -> Report:
-        return evaluate(predict_logits(self.net, self.dataset, split, self.recipe.precision), split.labels)
+        return evaluate(self.logits(split, self.recipe.precision), split.labels)
+
+    def logits(self, split: Split, precision: str = "fp32") -> Tensor:
+        return predict_logits(self.net, self.dataset, split, precision, size=self.recipe.size)
 
     def save(self) -> None:
         self.checkpoints.save(self.state, self.net, self.optimizer, self.best)
@@ -253,7 +292,7 @@ class Trainer:
         run, weights = self.run_folder, self.net.state_dict()
         scores: dict[str, Any] = {
             "parameters": parameters(self.net),
-            "multiply_adds": multiply_adds(self.net, image_size(self.dataset)),
+            "multiply_adds": multiply_adds(self.net, self.recipe.seen(image_size(self.dataset))),
             "best_epoch": (self.state.best_step or 0) // self.schedule.steps_per_epoch,
             "best_by": "validation" if self.held_out else "test",
             "seconds": round(self.state.seconds, 3),
@@ -261,10 +300,10 @@ class Trainer:
         last = {name: tensor.clone() for name, tensor in weights.items()}
         for which, chosen in (("best", self.best or last), ("last", last)):
             self.net.load_state_dict(chosen)
-            logits = predict_logits(self.net, self.dataset, self.dataset.test)
+            logits = self.logits(self.dataset.test)
             tensors = {"logits": logits, "labels": self.dataset.test.labels}
             if self.held_out:
-                tensors["validation_logits"] = predict_logits(self.net, self.dataset, self.held_out)
+                tensors["validation_logits"] = self.logits(self.held_out)
                 tensors["validation_labels"] = self.held_out.labels
             run.write_tensors(f"logits-{which}.safetensors", tensors)
             run.write_tensors(f"{which}.safetensors", chosen)
@@ -279,14 +318,14 @@ def fresh_network(recipe: Recipe, dataset: Dataset) -> Network:
         return recipe.network(len(dataset.classes), dataset.train.images.shape[3])
 
 
-def describe(dataset: Dataset) -> dict[str, Any]:
-    """What of a data set travels with the weights."""
+def describe(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
+    """What of a data set travels with the weights; the size is that of what the network sees."""
     return {
         "name": dataset.name,
         "classes": list(dataset.classes),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
-        "size": list(image_size(dataset)),
+        "size": list(recipe.seen(image_size(dataset))),
     }
 
 
@@ -294,39 +333,3 @@ def image_size(dataset: Dataset) -> tuple[int, int, int]:
     """(C, H, W)"""
     height, width, channels = dataset.train.images.shape[1:]
     return channels, height, width
-
-
-class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
-    """Training was stopped by a signal, after saving."""
-
-
-class Flag:
-    """Becomes true once."""
-
-    def __init__(self) -> None:
-        self.value = False
-
-    def __call__(self) -> bool:
-        return self.value
-
-
-@contextmanager
-def stop_signals() -> Iterator[Flag]:
-    """Ctrl-C and SIGTERM end the step under way, not the process. A second Ctrl-C does."""
-    flag = Flag()
-    before: dict[int, Any] = {}
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        flag.value = True
-        signal.signal(number, before[number])
-
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, stop)
-    except ValueError:  # not in the main thread: its owner handles signals
-        pass
-    try:
-        yield flag
-    finally:
-        for caught, handler in before.items():
-            signal.signal(caught, handler)

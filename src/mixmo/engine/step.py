@@ -12,6 +12,7 @@ from mixmo.engine.batch import Batches, Draws
 from mixmo.gradaug import subnet_loss
 from mixmo.loss import loss
 from mixmo.models import Network
+from mixmo.saliency import SaliencyDraws, Settings, mix_by_saliency
 from mixmo.types import Mix
 
 Forward = Callable[[Draws], tuple[Tensor, Tensor]]  # loss and heads' accuracy
@@ -41,6 +42,9 @@ class Step:
         self.device = device
         if batches.recipe.subnets and (compiled or graphed):
             say("GradAug's sub-networks change shape from step to step; the step runs eagerly, which is slower")
+            compiled = graphed = False
+        if batches.saliency is not None and (compiled or graphed):
+            say("saliency asks the network before every step, on grids that change; it runs eagerly, which is slower")
             compiled = graphed = False
         self.lr = torch.zeros((), device=device)
         self.chance = torch.zeros((), device=device)
@@ -105,11 +109,23 @@ class Step:
     def _forward_eagerly(self, draws: Draws) -> tuple[Tensor, Tensor]:
         mix = self.batches.mix(draws, self.chance)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            clean = None
+            if draws.saliency is not None:
+                mix, clean = self._by_saliency(mix, draws.saliency)
             logits = self.net(mix)
             value = loss(logits, mix)
+            if clean is not None:
+                value = value + clean
             if draws.subnets:
                 value = value + subnet_loss(self.net, mix, logits, draws.subnets)
         return value, accuracy(logits.detach(), mix)
+
+    def _by_saliency(self, mix: Mix, draws: SaliencyDraws) -> tuple[Mix, Tensor | None]:
+        """The batch mixed by what the network looks at, and what the unmixed one adds to the loss, if anything."""
+        kind, recipe = self.batches.saliency, self.batches.recipe
+        assert kind is not None
+        settings = Settings(recipe.clean, recipe.transport, self.batches.dataset.std)
+        return mix_by_saliency(self.net, mix, kind, draws, settings)
 
 
 def accuracy(logits: Tensor, mix: Mix) -> Tensor:

@@ -31,7 +31,7 @@ def two_images(dataset: Dataset, images: Sequence[int] | None = None) -> tuple[T
     for number in images:
         if not 0 <= number < len(labels):
             raise UserError(f"image {number}: {dataset.name} has test images 0 to {len(labels) - 1}")
-    first, second = (dataset.test.images[number].float() / 255 for number in images)
+    first, second = (dataset.test.resident[number].float() / 255 for number in images)
     return first, second, [dataset.classes[int(labels[number])] for number in images]
 
 

@@ -37,10 +37,13 @@ def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0)
     chance = torch.tensor(1.0 if recipe.p > 0 else 0.0)
     mix = batches.mix(draws, chance)
     plain = draws._replace(augmix=None, pixel=None, hidden=None)
-    untouched = Batches(recipe.replace(crop=0, flip=False), dataset, dataset.train, batches.shapes)
-    stages = {"raw": untouched.mix(plain, chance)}
-    if recipe.crop or recipe.flip:
-        words = [word for word, used in (("cropped", recipe.crop), ("flipped", recipe.flip)) if used]
+    uncut = recipe.replace(crop=0, crop_scale=1.0, flip=False)
+    untouched = Batches(uncut, dataset, dataset.train, batches.shapes)
+    middle = plain._replace(crop=torch.full_like(plain.crop, 0.5))
+    stages = {"raw": untouched.mix(middle, chance)}
+    cropped = recipe.crop > 0 or recipe.crop_scale < 1 or recipe.size is not None
+    if cropped or recipe.flip:
+        words = [word for word, used in (("cropped", cropped), ("flipped", recipe.flip)) if used]
         stages[", ".join(words)] = batches.mix(plain, chance)
     if recipe.augmix:
         stages["AugMix"] = batches.mix(plain._replace(augmix=draws.augmix), chance)
@@ -62,7 +65,7 @@ def _shapes(recipe: Recipe, dataset: Dataset) -> list[torch.Size]:
         return []
     with torch.device("meta"):
         net = recipe.network(len(dataset.classes), dataset.train.images.shape[3])
-    return stage_shapes(net, image_size(dataset))
+    return stage_shapes(net, recipe.seen(image_size(dataset)))
 
 
 def _pixels(mix: Mix, dataset: Dataset) -> Tensor:

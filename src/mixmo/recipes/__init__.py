@@ -22,4 +22,5 @@ def named(name: str) -> Recipe:
     dataset, _, method = name.partition("/")
     if dataset not in PROTOCOLS or method not in METHODS:
         raise unknown("recipe", name, names())
-    return Recipe(**{**PROTOCOLS[dataset].changes, **METHODS[method].changes})
+    chosen = METHODS[method]
+    return Recipe(**{**PROTOCOLS[dataset].changes, **chosen.changes, **chosen.on.get(dataset, {})})

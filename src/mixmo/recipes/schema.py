@@ -10,6 +10,8 @@ from mixmo.errors import UserError, unknown
 from mixmo.hidden import HIDDEN
 from mixmo.mixing import Mixer
 from mixmo.models import FAMILIES, Network, create
+from mixmo.saliency import SALIENCY
+from mixmo.saliency.comixup import part_size
 
 Family = Literal["wrn", "preactresnet", "resnet"]
 Precision = Literal["fp32", "bf16"]
@@ -53,8 +55,12 @@ class Recipe:
     rho: float = 0.0
     """MIMO's input repetition: share of samples that show one image to all members."""
 
+    size: int | None = None
+    """Side of what the network sees of an image, in pixels: a random crop, the centre at test time; None: all of it."""
     crop: int = 4
-    """Padding of the random crop, in pixels; 0 for no crop."""
+    """Padding of the random crop, in pixels; 0 for none."""
+    crop_scale: float = 1.0
+    """Below 1, the crop is a part of the image of at least this share of its area, resized, as usual on ImageNet."""
     flip: bool = True
     """Random horizontal flip."""
 
@@ -68,6 +74,13 @@ class Recipe:
     """Its mixing ratio lambda ~ Beta(pixel_alpha, pixel_alpha)."""
     hidden: str = "none"
     """Feature mixing of a single network: manifold-mixup or patchup, with lambda ~ Beta(alpha, alpha)."""
+
+    saliency: str = "none"
+    """Mixing of a single network's images by what it looks at: puzzle-mix or co-mixup, lambda ~ Dirichlet(alpha)."""
+    clean: float = 0.0
+    """With saliency: weight of the loss on the unmixed images, which otherwise only show what is salient."""
+    transport: int = 0
+    """With puzzle-mix: side in pixels of the squares that move; 0 moves whole blocks of the mask."""
 
     subnets: int = 0
     """GradAug: narrower sub-networks of a single network that learn its answers; 3 as published, 0 for none."""
@@ -110,11 +123,16 @@ class Recipe:
         for name in ("members", "width", "batch_size", "repetition", "epochs", "networks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
-        for name in ("validation", "crop", "warmup", "weight_decay", "momentum", "seed", "subnets"):
+        counts = ("validation", "crop", "seed", "subnets", "transport")
+        for name in (*counts, "warmup", "weight_decay", "momentum", "clean"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative")
         if not 0 < self.lr < math.inf:
             raise UserError(f"lr = {self.lr}; the learning rate must be positive and finite")
+        if self.size is not None and self.size < 1:
+            raise UserError(f"size = {self.size}; the network must see at least 1 pixel")
+        if not 0 < self.crop_scale <= 1:
+            raise UserError(f"crop_scale = {self.crop_scale} is no share of the area; take one above 0, up to 1")
         if self.batch_size % self.repetition:
             raise UserError(
                 f"repetition b = {self.repetition} does not divide batch_size = {self.batch_size}; "
@@ -134,6 +152,17 @@ class Recipe:
             raise UserError(f"hidden = {self.hidden} mixes the features of single networks; set members = 1")
         if self.subnets and self.members > 1:
             raise UserError(f"subnets = {self.subnets}: GradAug regularises single networks; set members = 1")
+        if self.saliency not in ("none", *SALIENCY):
+            raise unknown("saliency method", self.saliency, ["none", *SALIENCY])
+        if self.saliency != "none" and self.members > 1:
+            raise UserError(f"saliency = {self.saliency} mixes the images of single networks; set members = 1")
+        if self.saliency != "none" and self.hidden != "none":
+            raise UserError(f"saliency = {self.saliency} and hidden = {self.hidden} both mix a batch; take one of them")
+        if self.saliency == "co-mixup" and part_size(self.batch_size) < 3:
+            raise UserError(
+                f"batch_size = {self.batch_size} cannot be cut into equal parts of 3 to 20 images, as co-mixup needs; "
+                f"take another batch_size"
+            )
         if any(not 0 < share <= 1 for share in self.decay):
             raise UserError(f"decay = {self.decay}; give shares of the epochs between 0 and 1")
         for what in ("encoders", "heads"):
@@ -150,6 +179,10 @@ class Recipe:
     def stride(self) -> int:
         """Of the encoders: masks are drawn at the resolution of what they give."""
         return FAMILIES[self.model](self.depth, self.width).stride
+
+    def seen(self, size: tuple[int, int, int]) -> tuple[int, int, int]:
+        """What the network sees of images of this size; both (C, H, W)."""
+        return size if self.size is None else (size[0], self.size, self.size)
 
     @property
     def rate(self) -> float:

@@ -1,0 +1,242 @@
+"""Image files that stand in for a tensor of images: decoded into memory if they fit there, else read while training.
+
+Worker processes decode, and nothing else: they draw no random number. What they give is what a resident set holds, so
+everything random happens later, on the device, from the same draws: resident and streamed training see equal batches.
+"""
+
+import os
+import signal
+import warnings
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from mixmo.data.cache import cached, fingerprint
+from mixmo.data.decode import NAMED, Sample, SkippedImages, decode, decode_all, report
+from mixmo.errors import UserError
+from mixmo.types import Split
+
+NOTHING = -1  # the number of a sample that nobody looks at: it is not read, its image is black
+TRIES = 10  # files of the same class that are tried in place of one that cannot be read
+MOST_WORKERS = 32
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Files:
+    """Images (D, size, size, 3) on disk. Like those of a tensor: `shape`, `len`, `[numbers]`, `split`, `to`.
+
+    A file that cannot be read is replaced, every time, by the next one of its class that can: its label stays true and
+    batches stay full. After ten failures in a row its image is black. A warning at the end of the pass counts and names
+    them. A batch of which nothing can be read means that the disk is gone, and is an error.
+    """
+
+    root: Path
+    name: str  # of the split, in messages and in the cache
+    samples: Sequence[Sample]
+    labels: Tensor  # (D,) on the CPU
+    size: int
+    device: torch.device = CPU  # where batches go
+    workers: int = 0  # processes that decode; 0: this one does
+    unreadable: set[str] = field(default_factory=set)  # found so far, by this and by its parts
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.samples), self.size, self.size, 3))
+
+    @property
+    def nbytes(self) -> int:
+        """Once decoded."""
+        return self.shape.numel()
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, numbers: Tensor) -> "Files":
+        """A part of them. A file that cannot be read is replaced by one of the same part."""
+        numbers = numbers.cpu()
+        return replace(self, samples=[self.samples[i] for i in numbers.tolist()], labels=self.labels[numbers])
+
+    def to(self, device: torch.device | str, workers: int | None = None) -> "Files":
+        """The same files, whose batches will go to `device`."""
+        return replace(self, device=torch.device(device), workers=self.workers if workers is None else workers)
+
+    def split(self, count: int) -> Iterator[Tensor]:
+        """All images in order, `count` at a time, uint8 on the device."""
+        return (pool.resident for pool in self.read(torch.arange(len(self)).split(count)))
+
+    def decoded(self) -> Split:
+        """All of them in memory, but for those that cannot be read; from the cache beside them where there is one."""
+        what = f"{self.name} in {self.root}"
+        stamp = fingerprint(self.root, self.samples)
+        found = cached(self.root, self.name, stamp, lambda: decode_all(self.samples, self.size, what))
+        report(self.samples, found, what)
+        return Split(torch.from_numpy(found.images), self.labels[torch.from_numpy(found.kept)])
+
+    def read(self, batches: Iterable[Tensor]) -> Generator[Split]:
+        """Images and labels of each batch of sample numbers, in order, on the device; the next are read meanwhile.
+
+        The processes live for one pass: starting them takes less than decoding a batch, and nothing is left behind when
+        a pass is given up.
+        """
+        before = len(self.unreadable)
+        with closing(self._ahead(self._decode(batches))) as pools:
+            yield from pools
+        if len(self.unreadable) > before:
+            self._report()
+
+    def _decode(self, batches: Iterable[Tensor]) -> Iterator[Split]:
+        """Batches on the CPU; in page-locked memory if they go on to a GPU."""
+        numbers: deque[Tensor] = deque()  # of the batches under way
+
+        def paths() -> Iterator[list[str | None]]:
+            for batch in batches:
+                numbers.append(batch)
+                yield [None if i == NOTHING else self.samples[i].path for i in batch.tolist()]
+
+        loader: DataLoader[_Read] = DataLoader(
+            _Decoder(self.size),
+            sampler=paths(),  # its "indices" are lists of files
+            batch_size=None,
+            num_workers=self.workers,
+            collate_fn=_as_it_is,
+            pin_memory=self.device.type == "cuda",
+            worker_init_fn=_start_worker,
+        )
+        for images, failed in loader:
+            batch = numbers.popleft()
+            self._mend(images, batch, failed)
+            labels = self.labels[batch.clamp(min=0)]
+            yield Split(images, labels.pin_memory() if self.device.type == "cuda" else labels)
+
+    def _mend(self, images: Tensor, batch: Tensor, failed: list[int]) -> None:
+        """Put another image of the same class in the place of each that could not be read."""
+        wanted = int((batch != NOTHING).sum())
+        replaced = 0
+        for position in failed:
+            number = int(batch[position])
+            self.unreadable.add(self.samples[number].path)
+            alike = torch.nonzero(self.labels == self.labels[number]).flatten()
+            after = alike.roll(-1 - int((alike == number).nonzero()))[:-1]
+            for other in after[:TRIES].tolist():
+                try:
+                    images[position] = torch.from_numpy(decode(self.samples[other].path, self.size).copy())
+                    replaced += 1
+                    break
+                except Exception:  # a damaged file can raise nearly anything in PIL; it is counted in its own turn
+                    continue
+        if wanted and len(failed) - replaced == wanted:
+            raise UserError(
+                f"none of the {wanted} images of a batch of {self.name} in {self.root} can be read, "
+                f"nor others of their classes ({self.samples[int(batch[failed[0]])].path}, ...); check the disk"
+            )
+
+    def _ahead(self, pools: Iterator[Split]) -> Generator[Split]:
+        """Batches on the device. To a GPU they are copied one ahead, beside the computation.
+
+        The host may run two steps ahead of the GPU and no further, or batches in waiting would fill its memory.
+        """
+        if self.device.type != "cuda":
+            yield from pools
+            return
+        side = torch.cuda.Stream(self.device)
+        waiting: deque[tuple[Split, torch.cuda.Event]] = deque()
+        computed: deque[torch.cuda.Event] = deque()
+
+        def give() -> Iterator[Split]:
+            pool, copied = waiting.popleft()
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(copied)
+            for tensor in (pool.resident, pool.labels):
+                tensor.record_stream(current)  # its memory is free for the next copy only after the computation
+            yield pool
+            computed.append(current.record_event())
+            if len(computed) > 1:
+                computed.popleft().synchronize()
+
+        for pool in pools:
+            with torch.cuda.stream(side):
+                onto = Split(*(tensor.to(self.device, non_blocking=True) for tensor in (pool.resident, pool.labels)))
+            waiting.append((onto, side.record_event()))
+            if len(waiting) > 1:
+                yield from give()
+        if waiting:
+            yield from give()
+
+    def _report(self) -> None:
+        names = sorted(self.unreadable)
+        listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        warnings.warn(
+            f"{len(names)} images of {self.name} in {self.root} cannot be read and were replaced by others of their "
+            f"classes: {listed}",
+            SkippedImages,
+            stacklevel=3,
+        )
+
+
+class _Read(NamedTuple):
+    images: Tensor  # uint8 (n, size, size, 3)
+    failed: list[int]  # positions of those that could not be read: they are black
+
+
+class _Decoder(Dataset[_Read]):
+    """What a worker does: a list of files -> their images."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __getitem__(self, paths: list[str | None]) -> _Read:
+        images = np.zeros((len(paths), self.size, self.size, 3), np.uint8)
+        failed = []
+        for position, path in enumerate(paths):
+            if path is not None:
+                try:
+                    images[position] = decode(path, self.size)
+                except Exception:  # a damaged file can raise nearly anything in PIL
+                    failed.append(position)
+        return _Read(torch.from_numpy(images), failed)
+
+
+def _as_it_is(read: Any) -> Any:
+    return read
+
+
+def _start_worker(_: int) -> None:
+    # Ctrl-C reaches every process of the terminal. The main one ends its step, saves, and then ends these.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    warnings.simplefilter("ignore")  # PIL's remarks on odd metadata, once a worker
+
+
+def room(device: torch.device) -> int:
+    """Bytes of images that may stay in memory: half of what is free, on the device and on the host."""
+    free = _free_memory()
+    if device.type == "cuda":
+        free = min(free, torch.cuda.mem_get_info(device)[0])
+    return free // 2
+
+
+def _free_memory() -> int:
+    """Of the host, or what a container leaves of it."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+        group = Path("/sys/fs/cgroup")
+        free = min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    except (OSError, ValueError, StopIteration):  # not Linux, or a group without a limit
+        pass
+    return free
+
+
+def default_workers() -> int:
+    """One a core that this process may use."""
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

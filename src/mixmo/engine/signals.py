@@ -1,0 +1,43 @@
+"""Stopping a training without losing it."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
+    """Training was stopped by a signal, after saving."""
+
+
+class Flag:
+    """Becomes true once."""
+
+    def __init__(self) -> None:
+        self.value = False
+
+    def __call__(self) -> bool:
+        return self.value
+
+
+@contextmanager
+def stop_signals() -> Iterator[Flag]:
+    """Ctrl-C and SIGTERM end the step under way, not the process. A second Ctrl-C does."""
+    flag = Flag()
+    before: dict[int, Any] = {}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        flag.value = True
+        signal.signal(number, before[number])
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, stop)
+    except ValueError:  # not in the main thread: its owner handles signals
+        pass
+    try:
+        yield flag
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)

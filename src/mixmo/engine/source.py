@@ -1,0 +1,82 @@
+"""Which samples each step of an epoch reads, and how they come to the device: from memory there, or from files."""
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.data.stream import NOTHING
+from mixmo.pairing import steps_per_epoch
+from mixmo.random import Stream
+from mixmo.recipes.schema import Recipe
+from mixmo.types import Split
+
+
+class Partners(NamedTuple):
+    """The other images of a pixel augmentation; a leading dimension of steps where there are several."""
+
+    number: Tensor  # (M, N) of the sample, of the whole data set
+    whether: Tensor  # (M, N) uniform: below pixel_p, the augmentation is applied and its partner looked at
+
+
+class Plan(NamedTuple):
+    """The samples of all steps of an epoch.
+
+    Drawn on the CPU: files can be read ahead, and the order does not depend on the device.
+    """
+
+    unique: Tensor  # (steps, n)
+    partners: Partners | None  # of all steps
+
+
+class Samples(NamedTuple):
+    """The samples of one step, on the device."""
+
+    unique: Tensor  # (n,) numbers, each to be repeated b times
+    partners: Partners | None
+    pool: Split | None  # what the numbers count in, if it is not the resident data set
+
+
+def plan(recipe: Recipe, samples: int, epoch: int) -> Plan:
+    """Every sample once, in a random order, and partners at random."""
+    stream = Stream(recipe.seed, torch.device("cpu"))
+    n, steps = recipe.batch_size // recipe.repetition, steps_per_epoch(samples, recipe.batch_size, recipe.repetition)
+    order = torch.randperm(samples, generator=stream.at("order", epoch))
+    partners = None
+    if recipe.pixel != "none" and AUGMENTATIONS[recipe.pixel].needs_partner:
+        partners = draw_partners((steps, recipe.members, recipe.batch_size), samples, stream.at("partner", epoch))
+    return Plan(order[: steps * n].view(steps, n), partners)
+
+
+def draw_partners(shape: tuple[int, ...], samples: int, generator: torch.Generator) -> Partners:
+    number = torch.randint(samples, shape, device=generator.device, generator=generator)
+    return Partners(number, torch.rand(shape, device=generator.device, generator=generator))
+
+
+def each_step(recipe: Recipe, split: Split, planned: Plan, first: int, last: int) -> Generator[Samples]:
+    """The samples of the steps `first` to `last` (exclusive) of a planned epoch."""
+    device = split.labels.device
+    partners = planned.partners
+    whether = None if partners is None else partners.whether[first:last].to(device)
+    if isinstance(split.images, Tensor):
+        unique = planned.unique[first:last].to(device)
+        number = None if partners is None else partners.number[first:last].to(device)
+        for step in range(last - first):
+            chosen = None if number is None or whether is None else Partners(number[step], whether[step])
+            yield Samples(unique[step], chosen, None)
+        return
+    # A pool holds the n images of the step, then a place for each partner; those that nobody sees are not read.
+    n = planned.unique.shape[1]
+    place = torch.arange(n, device=device)
+    partner_place = torch.arange(n, n + recipe.members * recipe.batch_size, device=device).view(recipe.members, -1)
+
+    def numbers(step: int) -> Tensor:
+        if partners is None:
+            return planned.unique[step]
+        seen = partners.number[step].where(partners.whether[step] < recipe.pixel_p, NOTHING)
+        return torch.cat((planned.unique[step], seen.flatten()))
+
+    for step, pool in enumerate(split.images.read(numbers(step) for step in range(first, last))):
+        yield Samples(place, None if whether is None else Partners(partner_place, whether[step]), pool)

@@ -1,0 +1,143 @@
+"""mixmo data get, check and corrupt: what they print and with which status they end."""
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from mixmo import data
+from mixmo.cli import COMMANDS, main
+from mixmo.data import corrupted
+from mixmo.data.corruptions import style
+from mixmo.data.download import SOURCES, Source
+from mixmo.types import Dataset, Split
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, "data", "get, check or corrupt a data set")
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one sentence of a refused command."""
+    assert main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("mixmo: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_usage(capsys: pytest.CaptureFixture[str]):
+    for arguments in (["data"], ["data", "--help"]):
+        assert main(arguments) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("usage: mixmo data VERB NAME")
+        assert all(f"  {verb} " in text for verb in ("get", "check", "corrupt"))
+
+
+@pytest.mark.parametrize("verb", ["get", "check", "corrupt"])
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", verb, "--help"]) == 0
+    assert f"usage: mixmo data {verb}" in capsys.readouterr().out
+
+
+def test_unknown_verb(capsys: pytest.CaptureFixture[str]):
+    assert "unknown data command 'fetch'" in said(capsys, "data", "fetch", "cifar10")
+    assert "did you mean 'check'?" in said(capsys, "data", "chek", "cifar10")
+
+
+def test_get_needs_to(capsys: pytest.CaptureFixture[str]):
+    assert "to" in said(capsys, "data", "get", "cifar10")
+    assert "unknown option '--too'; did you mean '--to'?" in said(capsys, "data", "get", "cifar10", "--too", "x")
+
+
+def test_get_from_an_archive_put_there_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        member = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+        member.size = 3
+        tar.addfile(member, io.BytesIO(b"abc"))
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(content.getvalue())
+    digest = hashlib.md5(content.getvalue()).hexdigest()
+    url = "http://127.0.0.1:9/cifar-10-python.tar.gz"
+    monkeypatch.setitem(SOURCES, "cifar10", Source(url, digest, "cifar-10-batches-py", 5, 1000))
+    assert main(["data", "get", "cifar10", "--to", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'cifar-10-batches-py'}\n"
+    assert (tmp_path / "cifar-10-batches-py/data_batch_1").read_bytes() == b"abc"
+    assert "exists already and is not right" in said(capsys, "data", "get", "cifar10", "--to", str(tmp_path))
+
+
+def test_get_unknown(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    err = said(capsys, "data", "get", "cifar", "--to", str(tmp_path))
+    assert "unknown data set to fetch 'cifar'; did you mean 'cifar10'?" in err
+
+
+def test_check_right(capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "check", "digits"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "digits: 1,437 train and 360 test images of 8x8x1, 10 classes\n"
+    assert err == ""
+
+
+def test_check_a_line_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "cifar-100-python").mkdir()
+    for name in ("train", "test"):
+        (tmp_path / "cifar-100-python" / name).write_bytes(b"")
+    assert main(["data", "check", "cifar100", "--data", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 3  # two checksums, and what the reader says of the first file
+    for line in lines:
+        assert line.startswith(f"mixmo: {tmp_path / 'cifar-100-python'}")
+
+
+def test_check_looks_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("MIXMO_DATA", str(tmp_path / "here"))
+    assert f"needs {tmp_path / 'here' / 'CIFAR-10-C'}" in said(capsys, "data", "check", "cifar10-c")
+    assert "unknown data set 'cifr10'; did you mean 'cifar10'?" in said(capsys, "data", "check", "cifr10")
+
+
+@pytest.fixture
+def small_cifar(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.randint(0, 256, (2, 32, 32, 3), generator=torch.Generator().manual_seed(0)).byte()
+    split = Split(images, torch.tensor([0, 1]))
+    dataset = Dataset("cifar100", split, split, ("a", "b"), (0.5,) * 3, (0.2,) * 3)
+    monkeypatch.setattr(data, "load", lambda name, root: dataset)
+    monkeypatch.setattr(corrupted, "TEST_IMAGES", 2)
+
+
+def test_corrupt_then_check(tmp_path: Path, small_cifar: None, capsys: pytest.CaptureFixture[str]):
+    corrupt = ["data", "corrupt", "cifar100", "--to", str(tmp_path), "--device", "cpu", "--severities", "1", "5"]
+    assert main([*corrupt, "--seed", "3"]) == 0
+    folder = tmp_path / "cifar100-c-style"
+    out, _ = capsys.readouterr()
+    assert out.startswith(f"{folder} (")
+    assert "with seed 3" in (folder / "README.txt").read_text()
+    assert main(["data", "check", "cifar100-c-style", "--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "cifar100-c-style: 19 corruptions at severities 1, 5, 2 images each\n"
+    assert f"{folder} exists already and is never overwritten" in said(capsys, *corrupt)
+
+
+def test_corrupt_refuses(tmp_path: Path, small_cifar: None, capsys: pytest.CaptureFixture[str]):
+    to = ("--to", str(tmp_path))
+    assert "take some of 1, 2, 3, 4, 5" in said(capsys, "data", "corrupt", "cifar100", *to, "--severities", "0")
+    assert "severities" in said(capsys, "data", "corrupt", "cifar100", *to, "--severities", "high")
+    assert "unknown data set to corrupt 'digits'" in said(capsys, "data", "corrupt", "digits", *to)
+    assert "device 'gpu' cannot be used" in said(capsys, "data", "corrupt", "cifar100", *to, "--device", "gpu")
+    assert "seed = -1" in said(capsys, "data", "corrupt", "cifar100", *to, "--seed", "-1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_corrupt_without_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ("data", "corrupt", "cifar10", "--to", str(tmp_path / "to"), "--data", str(tmp_path / "empty"))
+    assert f"needs {tmp_path}/empty/cifar-10-batches-py, which does not exist" in said(capsys, *arguments)
+    assert style.STYLES["cifar10"] not in [path.name for path in tmp_path.rglob("*")]

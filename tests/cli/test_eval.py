@@ -1,0 +1,131 @@
+"""mixmo eval --corruptions and --ood: tables, JSON and refusals. The scores themselves: test_robustness, test_ood."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mixmo.cli import main
+from mixmo.data.corrupted import COMMON
+from mixmo.engine import Runtime
+from mixmo.engine.loop import Trainer
+from mixmo.metrics import DETECTORS
+from mixmo.recipes import named
+from mixmo.runs import Run
+from mixmo.types import Dataset, Split
+
+ON_CPU = ("--device", "cpu")
+
+
+def split(samples: int, seed: int) -> Split:
+    images = torch.randint(0, 256, (samples, 32, 32, 3), generator=torch.Generator().manual_seed(seed)).byte()
+    return Split(images, torch.arange(samples) % 3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    recipe = named("digits/cut-mixmo").replace(dataset="cifar10", width=1, epochs=1, batch_size=16, repetition=1)
+    dataset = Dataset("cifar10", split(32, 1), split(6, 2), ("a", "b", "c"), (0.5,) * 3, (0.2,) * 3)
+    path = tmp_path_factory.mktemp("runs") / "run"
+    Trainer(recipe, dataset, Run.create(path, recipe), Runtime(device="cpu", quiet=True), torch.device("cpu")).run()
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def corrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 15 common corruptions, of severity 2 and 4."""
+    folder = tmp_path_factory.mktemp("corrupted") / "cifar10-c-style"
+    folder.mkdir()
+    np.save(folder / "labels.npy", np.tile(np.arange(6) % 3, 2))
+    for number, name in enumerate(COMMON):
+        np.save(folder / f"{name}.npy", split(12, number).images.numpy())
+    (folder / "severities.txt").write_text("2 4")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("other")
+    for part in ("train", "val"):
+        for label in ("cat", "dog"):
+            (root / part / label).mkdir(parents=True)
+            Image.new("RGB", (20, 20), (200, 30, 30)).save(root / part / label / "1.png")
+    return f"folder:{root}@16"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one sentence of a refused command."""
+    assert main([*arguments, *ON_CPU]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("mixmo: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_corruptions_as_json_and_as_a_table(run: str, corrupted: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", run, run, "--corruptions", str(corrupted), "--which", "best", "--json", *ON_CPU]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["runs"] == [run, run]
+    found = scores["corrupted"]
+    assert (found["which"], found["images"], set(found["corruptions"])) == ("best", 6, set(COMMON))
+    assert set(found["corruptions"]["fog"]) == {"2", "4"}
+    assert (
+        main(["eval", run, "--corruptions", str(corrupted), "--which", "best", *ON_CPU]) == 0
+    )  # twice the run is once
+    text = capsys.readouterr().out
+    rows = {line.split("  ")[0]: line.split() for line in text.splitlines() if "  " in line}
+    fog = found["corruptions"]["fog"]
+    assert rows["fog"][1:3] == [f"{100 * fog[severity]['top1']:.2f}" for severity in ("2", "4")]
+    pooled = found["pooled"]
+    assert rows["all of them, pooled"][-3:] == [
+        f"{100 * pooled['top1']:.2f}",
+        f"{100 * pooled['top5']:.2f}",
+        f"{pooled['nll']:.4f}",
+    ]
+    assert f"mean corruption error over the 15 common corruptions (unnormalised): {100 * found['mce']:.2f} %" in text
+    assert "best epoch, 6 images a severity, severities 2, 4; no temperature" in text
+
+
+def test_the_table_says_when_there_is_no_mean(
+    run: str, corrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for name in ("labels.npy", "severities.txt", "fog.npy"):
+        (tmp_path / name).write_bytes((corrupted / name).read_bytes())
+    assert main(["eval", run, "--corruptions", str(tmp_path), *ON_CPU]) == 0
+    assert "mean corruption error: not all of the 15 common corruptions are in the folder" in capsys.readouterr().out
+
+
+def test_ood_as_json_and_as_a_table(run: str, other: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", run, "--ood", other, "--json", *ON_CPU]) == 0
+    found = json.loads(capsys.readouterr().out)["ood"]
+    assert set(found["detectors"]) == set(DETECTORS)
+    assert main(["eval", run, "--ood", other, *ON_CPU]) == 0
+    text = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+    for name, values in found["detectors"].items():
+        assert rows[name] == [f"{100 * values[key]:.2f}" for key in ("auroc", "aupr", "fpr95")]
+    assert "last epoch, 6 images from inside and 2 from outside, the positives" in text
+
+
+def test_both_at_once(run: str, corrupted: Path, other: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", run, "--corruptions", str(corrupted), "--ood", other, "--json", *ON_CPU]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"runs", "corrupted", "ood"}
+
+
+def test_neither_gives_the_plain_scores(run: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", run, "--json", *ON_CPU]) == 0
+    assert json.loads(capsys.readouterr().out)["last"] == Run(run).json("scores.json")["last"]
+
+
+def test_refusals(run: str, corrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    nowhere = tmp_path / "nowhere"
+    assert f"{nowhere}/labels.npy is missing" in said(capsys, "eval", run, "--corruptions", str(nowhere))
+    assert "unknown data set 'cifar1'" in said(capsys, "eval", run, "--ood", "cifar1")
+    assert f"--ood cifar10 is what {run} was trained on" in said(capsys, "eval", run, "--ood", "cifar10")
+    folder = ("--corruptions", str(corrupted))
+    assert "which" in said(capsys, "eval", run, *folder, "--which", "first")
+    assert "is no run directory" in said(capsys, "eval", str(nowhere), *folder)

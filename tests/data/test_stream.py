@@ -1,0 +1,164 @@
+"""Image files read while training: in order, the same as in memory, whatever cannot be read replaced and named."""
+
+import multiprocessing
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mixmo import UserError, data
+from mixmo.data import stream
+from mixmo.data.decode import SkippedImages
+from mixmo.data.stream import NOTHING, Files, room
+from mixmo.types import Dataset, Split
+
+SIZE = 12
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two classes of seven train images and three test images, of several shapes."""
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 7), ("val", 3)):
+        for label in ("cat", "dog"):
+            (tmp_path / part / label).mkdir(parents=True)
+            for i in range(count):
+                pixels = generator.integers(0, 256, (16 + i, 20, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / part / label / f"{i}.png")
+    return tmp_path
+
+
+def load(root: Path, streamed: bool | None, workers: int = 0) -> Dataset:
+    return data.load(f"folder:{root}@{SIZE}", stream=streamed, workers=workers)
+
+
+def files(root: Path, workers: int = 0) -> Files:
+    images = load(root, True, workers).train.images
+    assert isinstance(images, Files)
+    return images
+
+
+def read(images: Files, batches: list[list[int]]) -> list[Split]:
+    return list(images.read(torch.tensor(batch) for batch in batches))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streamed_equals_resident(root: Path, workers: int) -> None:
+    """Any numbers in any order, repeated or not, whichever worker has them."""
+    resident, streamed = load(root, False), load(root, True, workers)
+    images = streamed.train.images
+    assert isinstance(images, Files)
+    assert images.shape == resident.train.images.shape
+    assert torch.equal(streamed.train.labels, resident.train.labels)
+    batches = [[3, 1, 13], [0], [5, 5, 2, 4], [12, 11], [7, 8, 9]]
+    pools = read(images, batches)
+    assert len(pools) == len(batches)
+    for pool, batch in zip(pools, batches, strict=True):
+        assert torch.equal(pool.resident, resident.train.resident[batch])
+        assert torch.equal(pool.labels, resident.train.labels[batch])
+    assert torch.equal(torch.cat(list(streamed.test.images.split(4))), resident.test.resident)
+
+
+def test_parts_are_chosen_by_number(root: Path) -> None:
+    part = files(root)[torch.tensor([9, 2, 3])]
+    assert len(part) == 3
+    (pool,) = read(part, [[0, 2]])
+    assert torch.equal(pool.resident, load(root, False).train.resident[[9, 3]])
+    assert pool.labels.tolist() == [1, 0]
+
+
+def test_what_nobody_looks_at_is_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    original = stream.decode
+    monkeypatch.setattr(stream, "decode", lambda path, size: opened.append(path) or original(path, size))
+    (pool,) = read(files(root), [[1, NOTHING, 3]])
+    assert len(opened) == 2
+    assert pool.resident[1].sum() == 0
+
+
+def test_workers_draw_no_random_number(root: Path) -> None:
+    """Two workers cannot share a random stream if none has one: their generators are untouched after decoding."""
+    decoder = stream._Decoder(SIZE)
+    paths = [sample.path for sample in files(root).samples]
+
+    def states() -> tuple[bytes, bytes, object]:
+        return torch.get_rng_state().numpy().tobytes(), np.random.get_state()[1].tobytes(), random.getstate()
+
+    before = states()
+    one = decoder[paths]
+    assert states() == before
+    torch.manual_seed(1)
+    assert torch.equal(decoder[paths].images, one.images)
+    orders = [torch.cat([pool.resident for pool in read(files(root, w), [[0, 1], [2, 3], [4, 5]])]) for w in (0, 1, 2)]
+    assert torch.equal(orders[0], orders[1])
+    assert torch.equal(orders[0], orders[2])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_unreadable_image_is_replaced_by_the_next_of_its_class(root: Path, workers: int) -> None:
+    whole, images = load(root, False).train.resident.clone(), files(root, workers)
+    (root / "train" / "cat" / "2.png").write_bytes(b"not an image")
+    (root / "train" / "cat" / "3.png").unlink()
+    (root / "train" / "dog" / "6.png").write_bytes(b"")
+    with pytest.warns(SkippedImages, match=r"3 images of train-12 .* replaced .*cat/2.png.*cat/3.png.*dog/6.png"):
+        first = read(images, [[1, 2, 3], [13]])
+    assert torch.equal(first[0].resident, whole[[1, 4, 4]])
+    assert torch.equal(first[1].resident, whole[[7]]), "the last of a class is followed by the first"
+    assert first[0].labels.tolist() + first[1].labels.tolist() == [0, 0, 0, 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # told once
+        again = read(images, [[1, 2, 3], [13]])
+    assert all(torch.equal(a.resident, b.resident) for a, b in zip(first, again, strict=True))
+
+
+def test_a_class_without_a_readable_image_is_black(root: Path) -> None:
+    images = files(root)
+    for path in (root / "train" / "cat").iterdir():
+        path.write_bytes(b"gone")
+    with pytest.warns(SkippedImages, match="1 images"):
+        (pool,) = read(images, [[0, 8]])
+    assert pool.resident[0].sum() == 0
+    assert pool.resident[1].sum() > 0
+
+
+def test_a_lost_disk_is_an_error(root: Path) -> None:
+    images = files(root)
+    (root / "train").rename(root / "elsewhere")
+    with pytest.raises(UserError, match=r"none of the 3 images of a batch of train-12 in .* check the disk"):
+        read(images, [[0, 8, 3]])
+
+
+def test_the_choice_is_by_size(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, test = 14 * SIZE * SIZE * 3, 6 * SIZE * SIZE * 3
+
+    def kinds(free: int) -> tuple[bool, bool]:
+        monkeypatch.setattr(data, "room", lambda device: free)
+        dataset = load(root, None)
+        return isinstance(dataset.train.images, Tensor), isinstance(dataset.test.images, Tensor)
+
+    assert kinds(train + test) == (True, True)
+    assert kinds(train + test - 1) == (True, False)
+    assert kinds(train - 1) == (False, True), "a large train set does not keep a small test set from memory"
+    assert kinds(0) == (False, False)
+
+
+def test_room_is_a_part_of_the_memory() -> None:
+    assert 0 < room(torch.device("cpu")) < 2**50
+
+
+def test_streamed_images_where_they_must_be_in_memory(root: Path) -> None:
+    with pytest.raises(UserError, match=r"train-12 in .* is streamed, and this needs all its images in memory"):
+        _ = load(root, True).train.resident
+
+
+def test_giving_up_leaves_no_process(root: Path) -> None:
+    pools = files(root, 2).read(torch.tensor([i % 14]) for i in range(100))
+    next(pools)
+    assert len(multiprocessing.active_children()) >= 2
+    pools.close()
+    assert not multiprocessing.active_children()

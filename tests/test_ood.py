@@ -1,0 +1,128 @@
+"""Telling another data set apart: what is computed, for which images, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from mixmo.engine import Runtime, train
+from mixmo.errors import UserError
+from mixmo.evaluation import load_network
+from mixmo.metrics import DETECTORS
+from mixmo.predict import predict_logits
+from mixmo.recipes import named
+from mixmo.robustness import fit, score_ood
+from mixmo.runs import Run
+from mixmo.types import Dataset, Split
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    root = tmp_path_factory.mktemp("runs")
+    small = named("digits/cut-mixmo").replace(width=1, epochs=1, batch_size=128)
+    quiet = Runtime(device="cpu", quiet=True)
+    return [train(small.replace(seed=seed), root / str(seed), quiet) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Colour noise as a data set of 30 test images, 16x16."""
+    root = tmp_path_factory.mktemp("photographs")
+    random = np.random.default_rng(0)
+    for part, count in (("train", 1), ("test", 15)):
+        for label in "ab":
+            (root / part / label).mkdir(parents=True)
+            for number in range(count):
+                image = Image.fromarray(random.integers(0, 256, (16, 16, 3)).astype(np.uint8))
+                image.save(root / part / label / f"{number:02}.png")
+    return root
+
+
+def test_scores_against_scikit_learn(runs: list[Run], photographs: Path, digits: Dataset):
+    scores = score_ood(runs, f"folder:{photographs}@16", "last", CPU)
+    assert set(scores["detectors"]) == set(DETECTORS)
+    assert (scores["inside"], scores["inside_images"], scores["outside_images"]) == ("digits", 360, 30)
+    grey = [np.asarray(Image.open(path).convert("L")) for path in sorted(photographs.glob("test/*/*.png"))]
+    small = torch.from_numpy(np.stack([np.asarray(Image.fromarray(g).resize((8, 8), Image.BILINEAR)) for g in grey]))
+    outside = Split(small[..., None], torch.zeros(30, dtype=torch.int64))
+    logits = [
+        torch.cat([predict_logits(load_network(run), digits, split) for run in runs])
+        for split in (digits.test, outside)
+    ]
+    truth = [0] * 360 + [1] * 30
+    for name, found in scores["detectors"].items():
+        values = torch.cat([DETECTORS[name](part) for part in logits]).numpy()
+        # PIL may round a pixel to the other side.
+        assert found["auroc"] == pytest.approx(roc_auc_score(truth, values), abs=0.01)
+        assert found["aupr"] == pytest.approx(average_precision_score(truth, values), abs=0.03)
+        threshold = np.sort(values[:360])[341]  # 342 of 360 are 95 %
+        assert found["fpr95"] == pytest.approx((values[360:] <= threshold).mean(), abs=0.07)
+
+
+def test_the_run_s_own_images_cannot_be_told_apart(runs: list[Run], tmp_path: Path, digits: Dataset):
+    """Its own test images as another data set, enlarged: as likely to score higher as lower."""
+    for part in ("train", "test"):
+        for number, (image, label) in enumerate(zip(digits.test.images, digits.test.labels.tolist(), strict=True)):
+            path = tmp_path / part / str(label) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image[..., 0].numpy()).save(path)
+    scores = score_ood(runs, f"folder:{tmp_path}@8", "last", CPU)
+    for found in scores["detectors"].values():
+        assert found["auroc"] == pytest.approx(0.5, abs=1e-6)
+        assert found["fpr95"] >= 0.95
+
+
+def test_stored_logits_or_weights(runs: list[Run], photographs: Path):
+    name = f"folder:{photographs}@16"
+    stored, again = (score_ood(runs, name, "best", CPU, source=source) for source in ("logits", "weights"))
+    for detector in DETECTORS:
+        assert again["detectors"][detector] == pytest.approx(stored["detectors"][detector], abs=1e-3)
+
+
+def test_one_member_never_disagrees(photographs: Path, tmp_path: Path):
+    single = named("digits/vanilla").replace(width=1, epochs=1, batch_size=128)
+    run = train(single, tmp_path / "run", Runtime(device="cpu", quiet=True))
+    found = score_ood([run], f"folder:{photographs}@16", "last", CPU)["detectors"]
+    assert found["disagreement"]["auroc"] == 0.5
+    assert found["entropy"]["auroc"] != 0.5
+
+
+def test_its_own_data_set(runs: list[Run]):
+    with pytest.raises(UserError, match=f"--ood digits is what {runs[0].path} was trained on; give another data set"):
+        score_ood(runs, "digits", "last", CPU)
+
+
+def test_unknown(runs: list[Run]):
+    with pytest.raises(UserError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
+        score_ood(runs, "cifar", "last", CPU)
+
+
+def test_fit_repeats_greys():
+    grey = torch.randint(0, 256, (3, 8, 8, 1)).byte()
+    assert torch.equal(fit(grey, 3, 8, 8), grey.expand(-1, -1, -1, 3))
+    assert fit(grey, 3, 8, 8).is_contiguous()
+
+
+def test_fit_weights_colours_as_pil_does():
+    images = torch.randint(0, 256, (2, 9, 11, 3), generator=torch.Generator().manual_seed(0)).byte()
+    for ours, image in zip(fit(images, 1, 9, 11), images, strict=True):
+        theirs = np.asarray(Image.fromarray(image.numpy()).convert("L")).astype(int)
+        assert np.abs(ours[..., 0].numpy().astype(int) - theirs).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(16, 24), (64, 64), (31, 7)])
+def test_fit_resizes_as_pil_does(size: tuple[int, int]):
+    images = torch.randint(0, 256, (2, 32, 32, 3), generator=torch.Generator().manual_seed(0)).byte()
+    for ours, image in zip(fit(images, 3, *size), images, strict=True):
+        theirs = np.asarray(Image.fromarray(image.numpy()).resize(size[::-1], Image.Resampling.BILINEAR)).astype(int)
+        assert np.abs(ours.numpy().astype(int) - theirs).max() <= 1
+
+
+def test_fit_leaves_what_fits():
+    images = torch.randint(0, 256, (2, 32, 32, 3)).byte()
+    assert torch.equal(fit(images, 3, 32, 32), images)

@@ -1,0 +1,171 @@
+"""Scores on corrupted test sets against a plain loop over the same files."""
+
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mixmo.data import corrupted
+from mixmo.data.corrupted import COMMON, EXTRA
+from mixmo.engine import Runtime
+from mixmo.engine.loop import Trainer
+from mixmo.errors import UserError
+from mixmo.evaluation import load_network
+from mixmo.metrics.scores import nll, top1, top5
+from mixmo.recipes import named
+from mixmo.robustness import score_corruptions
+from mixmo.runs import Run
+from mixmo.types import Dataset, Split
+
+CPU = torch.device("cpu")
+CLASSES = 7
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+
+
+def split(samples: int, size: int, seed: int) -> Split:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (samples, size, size, 3), generator=generator).byte()
+    return Split(images, torch.arange(samples) % CLASSES)
+
+
+def make_run(path: Path, seed: int, size: int = 32) -> Run:
+    """A network of two members that has seen a few random images once."""
+    recipe = named("digits/cut-mixmo").replace(
+        dataset="cifar10", depth=10, width=1, epochs=1, batch_size=16, repetition=1, seed=seed
+    )
+    names = tuple(f"class {n}" for n in range(CLASSES))
+    dataset = Dataset("cifar10", split(32, size, 1), split(14, size, 2), names, MEAN, STD)
+    run = Run.create(path, recipe)
+    Trainer(recipe, dataset, run, Runtime(device="cpu", quiet=True), CPU).run()
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    root = tmp_path_factory.mktemp("runs")
+    return [make_run(root / str(seed), seed) for seed in (0, 1)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The 14 test images under 19 "corruptions", which are other random images, at five severities."""
+    folder = tmp_path / "CIFAR-10-C"
+    folder.mkdir()
+    np.save(folder / "labels.npy", np.tile(np.arange(14) % CLASSES, 5).astype(np.uint8))
+    for number, name in enumerate(COMMON + EXTRA):
+        np.save(folder / f"{name}.npy", split(70, 32, 100 + number).images.numpy())
+    return folder
+
+
+@pytest.fixture
+def few(folder: Path) -> Path:
+    """Only two of the 19."""
+    for name in set(COMMON + EXTRA) - {"fog", "snow"}:
+        (folder / f"{name}.npy").unlink()
+    return folder
+
+
+def by_hand(runs: list[Run], images: np.ndarray, which: str) -> torch.Tensor:
+    """The mean of all heads' logits (N, K), one image at a time."""
+    rows = []
+    with torch.no_grad():
+        for image in images:
+            x = torch.tensor((image / 255 - MEAN) / STD).float().permute(2, 0, 1)[None]
+            heads = [load_network(run, which).each(x)[:, 0].double() for run in runs]
+            rows.append(torch.cat(heads).mean(0))
+    return torch.stack(rows)
+
+
+def test_every_cell_the_pool_and_the_mean_error(runs: list[Run], folder: Path):
+    scores = score_corruptions(runs, folder, "last", CPU)
+    assert set(scores["corruptions"]) == {*COMMON, *EXTRA}
+    labels = torch.arange(14) % CLASSES
+    for name, severity in (("fog", 1), ("fog", 5), ("saturate", 3)):
+        images = np.load(folder / f"{name}.npy")[14 * (severity - 1) : 14 * severity]
+        logits = by_hand(runs, images, "last")
+        cell = scores["corruptions"][name][str(severity)]
+        assert cell["top1"] == top1(logits, labels).item()
+        assert cell["top5"] == top5(logits, labels).item()
+        assert cell["nll"] == pytest.approx(nll(logits, labels).item(), rel=1e-4)
+    cells = [cell for row in scores["corruptions"].values() for cell in row.values()]
+    assert len(cells) == 95
+    for key in ("top1", "top5", "nll"):
+        assert scores["pooled"][key] == pytest.approx(np.mean([cell[key] for cell in cells]))
+    errors = [1 - cell["top1"] for name in COMMON for cell in scores["corruptions"][name].values()]
+    assert len(errors) == 75
+    assert scores["mce"] == pytest.approx(np.mean(errors))
+    assert scores["mce"] != pytest.approx(1 - scores["pooled"]["top1"])  # the four extra ones count in the pool only
+
+
+def test_the_clean_scores_are_those_of_the_run(runs: list[Run], few: Path):
+    for which in ("last", "best"):
+        scores = score_corruptions(runs[:1], few, which, CPU)
+        stored = runs[0].json("scores.json")[which]["ensemble"]
+        assert scores["clean"] == pytest.approx({key: stored[key] for key in ("top1", "top5", "nll")})
+        assert scores["which"] == which
+
+
+def test_uncorrupted_files_give_the_clean_scores(runs: list[Run], tmp_path: Path):
+    """With the test set itself in the files, every cell is the clean score: nothing is normalised or ordered twice."""
+    test = split(14, 32, 2)
+    np.save(tmp_path / "labels.npy", np.tile(test.labels.numpy(), 5))
+    np.save(tmp_path / "fog.npy", np.tile(test.images.numpy(), (5, 1, 1, 1)))
+    scores = score_corruptions(runs, tmp_path, "last", CPU)
+    for cell in scores["corruptions"]["fog"].values():
+        assert cell == pytest.approx(scores["clean"], rel=1e-5)
+    assert scores["mce"] is None  # one corruption is not the fifteen
+
+
+def test_some_severities(runs: list[Run], few: Path):
+    whole = score_corruptions(runs, few, "last", CPU)["corruptions"]["snow"]
+    for path in few.glob("*.npy"):
+        np.save(path, np.load(path)[14 * 2 : 14 * 4])
+    (few / "severities.txt").write_text("3 4")
+    scores = score_corruptions(runs, few, "last", CPU)
+    assert scores["corruptions"]["snow"] == {"3": whole["3"], "4": whole["4"]}
+
+
+def test_the_labels_of_another_test_set(runs: list[Run], folder: Path):
+    np.save(folder / "labels.npy", np.tile((np.arange(14) + 1) % CLASSES, 5))
+    with pytest.raises(UserError) as caught:
+        score_corruptions(runs, folder, "last", CPU)
+    assert str(caught.value) == (
+        f"{folder} does not hold the test set of {runs[0].path}, cifar10: its labels differ; "
+        "give the corrupted images of that data set"
+    )
+
+
+def test_images_of_another_size(tmp_path: Path, folder: Path):
+    run = make_run(tmp_path / "run", 0, size=16)
+    with pytest.raises(UserError) as caught:
+        score_corruptions([run], folder, "last", CPU)
+    assert str(caught.value) == (
+        f"{run.path} was trained on images of 16x16x3 and {folder} holds 32x32x3; "
+        "give the corrupted images of its own data set"
+    )
+
+
+def test_one_cell_is_mapped_at_a_time(runs: list[Run], few: Path, monkeypatch: pytest.MonkeyPatch):
+    """Or all that was read of 3 GB would stay in the memory of the process until the end."""
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def watched(path: Path) -> np.ndarray:
+        assert sum(reference() is not None for reference in alive) <= 1  # the one that this takes the place of
+        array = open_(path)
+        if path.name != "labels.npy":
+            alive.append(weakref.ref(array))
+        return array
+
+    open_ = corrupted._open
+    monkeypatch.setattr(corrupted, "_open", watched)
+    score_corruptions(runs, few, "last", CPU)
+    assert len(alive) >= 10
+
+
+def test_faults_are_found_before_any_prediction(runs: list[Run], folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mixmo.robustness.load_members", None)  # would raise if called
+    (folder / "zoom_blur.npy").write_bytes(b"")
+    with pytest.raises(UserError, match=r"zoom_blur.npy is truncated"):
+        score_corruptions(runs, folder, "last", CPU)
