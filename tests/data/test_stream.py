@@ -156,6 +156,14 @@ def test_streamed_images_where_they_must_be_in_memory(root: Path) -> None:
         _ = load(root, True).train.resident
 
 
+def test_a_pass_that_is_given_up_still_reports(root: Path) -> None:
+    (root / "train" / "cat" / "0.png").write_bytes(b"not an image")
+    pools = files(root).read([torch.tensor([0, 1]), torch.tensor([2])])
+    next(pools)
+    with pytest.warns(SkippedImages, match=r"1 images of train-12 .*cat/0.png"):
+        pools.close()
+
+
 def test_giving_up_leaves_no_process(root: Path) -> None:
     pools = files(root, 2).read(torch.tensor([i % 14]) for i in range(100))
     next(pools)

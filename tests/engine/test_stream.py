@@ -187,3 +187,16 @@ def test_a_size_larger_than_the_images(root: Path, tmp_path: Path) -> None:
 def test_negative_workers() -> None:
     with pytest.raises(UserError, match="workers = -1"):
         Runtime(workers=-1)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_batch_is_one_program(root: Path, streamed: bool) -> None:
+    """Made as a whole from draws and pool, without a look at the host: it can be compiled and recorded."""
+    chosen = recipe(root, pixel="cutmix", size=16, crop_scale=0.08)
+    dataset = data.load(chosen.dataset, stream=streamed, workers=0)
+    batches = Batches(chosen, dataset, dataset.train)
+    samples = next(each_step(chosen, dataset.train, plan(chosen, 45, 0), 0, 1))
+    draws = batches.draw(samples.unique, torch.Generator().manual_seed(0), samples.partners, samples.pool)
+    compiled = torch.compile(batches.mix, fullgraph=True, backend="eager", dynamic=False)
+    for left, right in zip(compiled(draws, torch.tensor(1.0)), batches.mix(draws, torch.tensor(1.0)), strict=True):
+        assert left is right is None or torch.equal(left, right)

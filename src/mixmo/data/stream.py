@@ -88,10 +88,12 @@ class Files:
         a pass is given up.
         """
         before = len(self.unreadable)
-        with closing(self._ahead(self._decode(batches))) as pools:
-            yield from pools
-        if len(self.unreadable) > before:
-            self._report()
+        try:
+            with closing(self._ahead(self._decode(batches))) as pools:
+                yield from pools
+        finally:
+            if len(self.unreadable) > before:
+                self._report()
 
     def _decode(self, batches: Iterable[Tensor]) -> Iterator[Split]:
         """Batches on the CPU; in page-locked memory if they go on to a GPU."""
@@ -176,7 +178,7 @@ class Files:
         listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
         warnings.warn(
             f"{len(names)} images of {self.name} in {self.root} cannot be read and were replaced by others of their "
-            f"classes: {listed}",
+            f"classes (by black where ten in a row failed): {listed}",
             SkippedImages,
             stacklevel=3,
         )
