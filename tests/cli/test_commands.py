@@ -79,6 +79,16 @@ def test_a_runs_recipe_can_be_trained_again(run: Path, tmp_path: Path) -> None:
     assert again["last"] == first["last"]
 
 
+def test_an_ensemble_is_a_run_for_every_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "de"
+    assert main(["train", "digits/de2", *SMALL, "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["eval", str(out), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["last"]["members"]) == 2
+    assert "was trained on; give another data set" in said(capsys, "eval", out, "--ood", "digits", "--device", "cpu")
+    assert main(["analyse", str(out), "--json"]) == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line each, none without its explanation."""

@@ -29,9 +29,9 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--device", default="auto", help="where to predict")
     into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, to predict")
     parsed = parse(into, arguments)
-    runs = [Run.open(path) for path in parsed.runs]
+    runs = [Run.open(path) for given in parsed.runs for path in Run.open(given).networks()]
     device = Runtime(device=parsed.device).resolve()
-    title = " + ".join(str(run.path) for run in runs)
+    title = " + ".join(str(path) for path in parsed.runs)
     scores: dict[str, Any] = {"runs": [str(run.path) for run in runs]}
     if parsed.corruptions is not None:
         scores["corrupted"] = score_corruptions(runs, parsed.corruptions, parsed.which, device)
