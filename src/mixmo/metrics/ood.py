@@ -44,6 +44,8 @@ def mutual_information(logits_MNK: Tensor) -> Tensor:
     could be negative. Zero for one member.
     """
     logits_MNK = check_logits(logits_MNK, "MNK")
+    if len(logits_MNK) == 1:  # exactly: rounding would rank the samples
+        return torch.zeros_like(logits_MNK[0, :, 0])
     log_mean_NK = logits_MNK.log_softmax(2).logsumexp(0)  # but for a constant, log M
     return (_entropy(log_mean_NK) - _entropy(logits_MNK).mean(0)).clamp(min=0)
 
