@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from mixmo import data
+from mixmo.engine import Runtime, train
+from mixmo.recipes import named
+from mixmo.runs import Run
 from mixmo.types import Dataset
 
 torch.set_num_threads(1)  # two test processes on two cores: threads that spin for each other cost a hundredfold
@@ -51,6 +54,14 @@ def cifar100_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def digits() -> Dataset:
     return data.load("digits")
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Two small finished runs on the digits: one with two members, one ordinary network."""
+    folder = tmp_path_factory.mktemp("small")
+    recipes = {m: named(f"digits/{m}").replace(epochs=2, width=1, batch_size=256) for m in ("cut-mixmo", "vanilla")}
+    return [train(recipe, folder / m, Runtime(device="cpu", quiet=True)) for m, recipe in recipes.items()]
 
 
 @pytest.fixture

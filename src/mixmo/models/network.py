@@ -1,12 +1,14 @@
 """M encoders, the mixing block, one core network, M heads (paper, section 3.1 and figure 2)."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from mixmo.types import Hidden, Mix
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Parts(NamedTuple):
@@ -104,7 +106,7 @@ class Stages(nn.Module):
         return pooled
 
 
-def initialise(module: nn.Module, *, linear_std: float | None = None) -> None:
+def initialise(module: M, *, linear_std: float | None = None) -> M:
     """He initialisation by fan-in, normal truncated at two standard deviations and rescaled to keep its variance.
 
     Dense layers alike, or N(0, linear_std); biases zero. This is what the published networks started from.
@@ -118,3 +120,4 @@ def initialise(module: nn.Module, *, linear_std: float | None = None) -> None:
                 nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+    return module

@@ -21,23 +21,17 @@ def preactresnet(depth: int, width: int) -> Parts:
         for planes, stride in ((64 * width, 1), (128 * width, 2), (256 * width, 2), (512 * width, 2)):
             stages.append(nn.Sequential(PreActBlock(channels, planes, stride), PreActBlock(planes, planes, 1)))
             channels = planes
-        built = Stages(stages)
-        initialise(built)
-        return built
+        return initialise(Stages(stages))
 
     return Parts(encoder, ENCODED, 2, core, lambda classes: dense(features, classes))
 
 
 def encoder(channels: int) -> nn.Module:
-    conv = nn.Conv2d(channels, ENCODED, 3, stride=2, padding=1, bias=False)
-    initialise(conv)
-    return conv
+    return initialise(nn.Conv2d(channels, ENCODED, 3, stride=2, padding=1, bias=False))
 
 
 def dense(features: int, classes: int) -> nn.Module:
-    linear = nn.Linear(features, classes)
-    initialise(linear, linear_std=LINEAR_STD)
-    return linear
+    return initialise(nn.Linear(features, classes), linear_std=LINEAR_STD)
 
 
 class PreActBlock(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mixmo.errors import UserError
 from mixmo.models.network import Parts, Stages, initialise
-from mixmo.models.preact_resnet import LINEAR_STD
+from mixmo.models.preact_resnet import dense
 
 ENCODED = 64
 
@@ -27,23 +27,13 @@ def resnet(depth: int, width: int) -> Parts:
         for planes, stride in ((64 * width, 1), (128 * width, 2), (256 * width, 2), (512 * width, 2)):
             stages.append(nn.Sequential(BasicBlock(channels, planes, stride), BasicBlock(planes, planes, 1)))
             channels = planes
-        built = Stages(stages, before=before)
-        initialise(built)
-        return built
+        return initialise(Stages(stages, before=before))
 
     return Parts(encoder, ENCODED, 2, core, lambda classes: dense(features, classes))
 
 
 def encoder(channels: int) -> nn.Module:
-    conv = nn.Conv2d(channels, ENCODED, 7, stride=2, padding=3, bias=False)
-    initialise(conv)
-    return conv
-
-
-def dense(features: int, classes: int) -> nn.Module:
-    linear = nn.Linear(features, classes)
-    initialise(linear, linear_std=LINEAR_STD)
-    return linear
+    return initialise(nn.Conv2d(channels, ENCODED, 7, stride=2, padding=3, bias=False))
 
 
 class BasicBlock(nn.Module):

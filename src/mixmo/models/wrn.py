@@ -26,23 +26,17 @@ def wrn(depth: int, width: int) -> Parts:
             blocks += [Block(planes, planes, 1) for _ in range((depth - 4) // 6 - 1)]
             stages.append(nn.Sequential(*blocks))
             channels = planes
-        built = Stages(stages, after=nn.Sequential(nn.BatchNorm2d(features), nn.ReLU()))
-        initialise(built)
-        return built
+        return initialise(Stages(stages, after=nn.Sequential(nn.BatchNorm2d(features), nn.ReLU())))
 
     return Parts(encoder, ENCODED, 1, core, lambda classes: dense(features, classes))
 
 
 def encoder(channels: int) -> nn.Module:
-    conv = nn.Conv2d(channels, ENCODED, 3, padding=1, bias=False)
-    initialise(conv)
-    return conv
+    return initialise(nn.Conv2d(channels, ENCODED, 3, padding=1, bias=False))
 
 
 def dense(features: int, classes: int) -> nn.Module:
-    linear = nn.Linear(features, classes)
-    initialise(linear)
-    return linear
+    return initialise(nn.Linear(features, classes))
 
 
 class Block(nn.Module):
