@@ -11,6 +11,7 @@ setup: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps torchvision==0.28.0
 	touch $@
 
 demo: setup

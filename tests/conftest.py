@@ -1,5 +1,6 @@
 """What lies beside the repository during development (../shared) is used if it is there; tests say when it is not."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,11 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from mixmo import data
-from mixmo.engine import Runtime, train
-from mixmo.recipes import named
-from mixmo.runs import Run
-from mixmo.types import Dataset
+# The torchvision that pip finds may be built for CUDA beside a torch for CPUs: it, timm and lightning do not import
+# before these two operators exist. Nothing here calls them.
+_OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
+for _signature in (
+    "nms(Tensor dets, Tensor scores, float threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float threshold) -> Tensor",
+):
+    with contextlib.suppress(RuntimeError):  # already there
+        _OPERATORS.define(_signature)
+
+from mixmo import data  # noqa: E402
+from mixmo.engine import Runtime, train  # noqa: E402
+from mixmo.recipes import named  # noqa: E402
+from mixmo.runs import Run  # noqa: E402
+from mixmo.types import Dataset  # noqa: E402
 
 torch.set_num_threads(1)  # two test processes on two cores: threads that spin for each other cost a hundredfold
 
