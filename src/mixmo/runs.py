@@ -25,6 +25,7 @@ import safetensors
 import safetensors.torch
 import torch
 import yaml
+from huggingface_hub import split_torch_state_dict_into_shards
 from torch import Tensor
 
 import mixmo
@@ -47,7 +48,7 @@ class Run:
         if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
             raise UserError(f"{run.path} exists already; give --resume to continue it, or another --out")
         run.path.mkdir(parents=True, exist_ok=True)
-        run.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
+        run.write_recipe(recipe)
         return run
 
     @classmethod
@@ -70,14 +71,16 @@ class Run:
         except (yaml.YAMLError, UnicodeDecodeError, UserError, TypeError) as error:
             raise UserError(f"{path} cannot be read as a recipe ({error}); restore it or train again") from error
 
+    def write_recipe(self, recipe: Recipe) -> None:
+        self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
+
     def write(self, name: str, content: str | bytes) -> None:
         """Write a whole file or nothing: an earlier one stays until the new one is on the disk."""
         with replacing(self.path / name) as path:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
 
-    def write_tensors(self, name: str, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-        with replacing(self.path / name) as path:
-            save_tensors(tensors, path, metadata)
+    def write_tensors(self, name: str, tensors: dict[str, Tensor], shard_mb: float | None = None) -> None:
+        save_tensors(tensors, self.path / name, shard_mb)
 
     def logits(self, which: str = "last") -> tuple[Tensor, Tensor]:
         """Every head's test logits (heads, N, K) and the labels (N,)."""
@@ -138,19 +141,38 @@ def unwritten(path: Path, error: OSError) -> UserError:
     )
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """safetensors, with its own I/O error turned back into an OSError."""
+def save_tensors(tensors: dict[str, Tensor], path: Path, shard_mb: float | None = None) -> None:
+    """A safetensors file, whole or not at all.
+
+    With `shard_mb`, files of at most that size and an index beside them, as the Hugging Face Hub has them:
+    last-00001-of-00003.safetensors, ..., last.safetensors.index.json. A tensor is never cut.
+    """
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        safetensors.torch.save_file(ready, path, metadata)
-    except safetensors.SafetensorError as error:
-        raise OSError(0, str(error)) from error
-    finally:
-        ready.clear()
+    files = {path.name: list(ready)}
+    if shard_mb is not None:
+        pattern, size = f"{path.stem}{{suffix}}.safetensors", max(1, int(shard_mb * 1e6))
+        shards = split_torch_state_dict_into_shards(ready, filename_pattern=pattern, max_shard_size=size)
+        files = shards.filename_to_tensors
+    for file, names in files.items():
+        with replacing(path.with_name(file)) as into:
+            try:
+                safetensors.torch.save_file({name: ready[name] for name in names}, into)
+            except safetensors.SafetensorError as error:
+                raise OSError(0, str(error)) from error
+    if len(files) > 1:
+        with replacing(index_of(path)) as into:
+            index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
+            into.write_text(json.dumps(index, indent=1))
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
+    """The tensors of a safetensors file, whole or in shards."""
+    if not path.is_file() and index_of(path).is_file():
+        try:
+            files = sorted(set(json.loads(index_of(path).read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise UserError(f"{index_of(path)} is damaged ({error}); restore it from where it was written") from error
+        return {name: tensor for file in files for name, tensor in load_tensors(path.with_name(file)).items()}
     if not path.is_file():
         raise UserError(f"{path} is missing; finish the training with --resume, or train again")
     try:
@@ -158,6 +180,16 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         return tensors
     except safetensors.SafetensorError as error:
         raise UserError(f"{path} is damaged ({error}); delete it and resume from an earlier checkpoint") from error
+
+
+def index_of(path: Path) -> Path:
+    """Which shards hold the tensors of `path`."""
+    return path.with_name(f"{path.name}.index.json")
+
+
+def halve(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Half the size: matrices and filters in bfloat16. Vectors stay: they are few, and batch statistics need digits."""
+    return {name: t.bfloat16() if t.dim() > 1 and t.is_floating_point() else t for name, t in tensors.items()}
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import torch
 from mixmo import UserError, data
 from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches
-from mixmo.engine.loop import Trainer, hold_out
+from mixmo.engine.loop import Trainer
+from mixmo.engine.prepare import hold_out
 from mixmo.evaluation import load_network, score_runs
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run

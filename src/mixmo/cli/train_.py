@@ -20,4 +20,5 @@ def main(arguments: list[str]) -> None:
     parsed = parse(into, arguments)
     runtime = Runtime(**{field.name: getattr(parsed, field.name) for field in fields(Runtime)})
     run = train(recipe_of(parsed), parsed.out, runtime, resume=parsed.resume)
-    print_report(score_runs([run]), str(run.path))
+    if runtime.world().writes:
+        print_report(score_runs([run]), str(run.path))

@@ -48,12 +48,32 @@ class Draws(NamedTuple):
     pool: Split | None = None  # where the numbers of samples count, if not in the resident data set
     saliency: SaliencyDraws | None = None
 
+    def of(self, part: slice) -> "Draws":
+        """What concerns a part of the samples of the batch, once they are paired."""
+        mix, pixel = self.mix, self.pixel
+        if pixel is not None:
+            partner = None if pixel.partner is None else pixel.partner[:, part]
+            pixel = PixelDraws(partner, pixel.crop[:, part], pixel.gamma[:, :, part], pixel.kind[:, part])
+        mix = MixDraws(mix.gamma[:, part], mix.mask[part], mix.sample[part], mix.batch)
+        return self._replace(crop=self.crop[:, part], mix=mix, pixel=pixel)
+
 
 class Batches:
     """The training batches of a recipe over a split."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset, split: Split, shapes: Sequence[torch.Size] = ()) -> None:
-        """`shapes` (C, h, w) of the features that enter each stage of the core are needed by feature mixing only."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        split: Split,
+        shapes: Sequence[torch.Size] = (),
+        part: slice = slice(None),
+    ) -> None:
+        """`shapes` (C, h, w) of the features that enter each stage of the core are needed by feature mixing only.
+
+        `part` of the samples of a batch are made here, the others by other processes; draws are for all of them.
+        """
+        self.part = part
         self.recipe = recipe
         self.dataset = dataset
         self.split = split
@@ -105,7 +125,8 @@ class Batches:
         """The step's batch; `chance` is the probability of a mask at this point of training."""
         recipe, pool = self.recipe, draws.pool or self.split
         slots_n = torch.arange(len(draws.unique), device=chance.device)
-        slot_MN = pair(slots_n, recipe.repetition, draws.order, recipe.rho, draws.same)
+        slot_MN = pair(slots_n, recipe.repetition, draws.order, recipe.rho, draws.same)[:, self.part]
+        draws = draws.of(self.part)
         index_MN = draws.unique[slot_MN]
         operations = None
         if draws.augmix is not None:

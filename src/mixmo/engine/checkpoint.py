@@ -1,4 +1,4 @@
-"""Checkpoints: a folder each, complete or not there at all.
+"""Checkpoints: a folder each, complete or not there at all, written while training goes on.
 
 `checkpoints/00001562/` holds weights.safetensors, optimizer.safetensors and state.json after 1,562 steps. It is written
 under another name and renamed; only then the one before it is removed. The best weights lie beside as
@@ -7,14 +7,15 @@ under another name and renamed; only then the one before it is removed. The best
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
-from mixmo.runs import load_tensors, replacing, save_tensors, unwritten
+from mixmo.runs import halve, index_of, load_tensors, save_tensors, unwritten
 
 
 @dataclass
@@ -29,11 +30,37 @@ class State:
     seconds: float = 0.0  # spent training so far
 
 
-class Checkpoints:
-    """The checkpoints of one run."""
+class Snapshot:
+    """Copies of tensors that a thread may read while training changes the originals."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        on_gpu = any(tensor.is_cuda for tensor in self.tensors.values())
+        self.ready = torch.cuda.current_stream().record_event() if on_gpu else None
+
+    def fetch(self) -> dict[str, Tensor]:
+        """In host memory. On a stream of its own, so that it waits for the copies and not for later steps."""
+        if self.ready is None:
+            return self.tensors
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_event(self.ready)
+            return {name: tensor.cpu() for name, tensor in self.tensors.items()}
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    `every` keeps those after a multiple of so many steps, beside the last one. `shard_mb` bounds the files' size;
+    `compact` stores weights and momentum in bfloat16: a training that continues from there is not bit for bit the same.
+    """
+
+    def __init__(
+        self, folder: Path, *, every: int | None = None, shard_mb: float | None = None, compact: bool = False
+    ) -> None:
         self.folder = folder
+        self.every, self.shard_mb, self.compact = every, shard_mb, compact
+        self.writer = ThreadPoolExecutor(1, "checkpoint")
+        self.writing: Future[None] | None = None
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint."""
@@ -41,29 +68,51 @@ class Checkpoints:
         return max(complete, default=None, key=lambda path: int(path.name))
 
     def save(
-        self, state: State, net: nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, Tensor] | None
+        self,
+        state: State,
+        net: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        best: dict[str, Tensor] | None,
+        average: nn.Module | None = None,
     ) -> None:
-        """Write a checkpoint; on failure nothing changes but an error that says so."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if best is not None and state.best_step is not None and not self.best_path(state.best_step).exists():
-            with replacing(self.best_path(state.best_step)) as path:
-                save_tensors(best, path)
+        """Write a checkpoint in the background. A failure changes nothing; the next `save` or `wait` raises it."""
+        self.wait()
+        parts = {"weights": Snapshot(net.state_dict()), "optimizer": Snapshot(momentum(net, optimizer))}
+        if average is not None:
+            parts["average"] = Snapshot(average.state_dict())
+        # The best weights are copies already, and replaced rather than changed.
+        self.writing = self.writer.submit(self._write, replace(state), parts, best)
+
+    def wait(self) -> None:
+        """Until what was begun is on the disk."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, state: State, parts: dict[str, Snapshot], best: dict[str, Tensor] | None) -> None:
         final = self.folder / f"{state.step:08d}"
         temporary = self.folder / f".{final.name}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if best is not None and state.best_step is not None and not stored(self.best_path(state.best_step)):
+                save_tensors(self._packed(best), self.best_path(state.best_step), self.shard_mb)
+            shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
-            save_tensors(net.state_dict(), temporary / "weights.safetensors")
-            save_tensors(momentum(net, optimizer), temporary / "optimizer.safetensors")
+            for name, snapshot in parts.items():
+                save_tensors(self._packed(snapshot.fetch()), temporary / f"{name}.safetensors", self.shard_mb)
             (temporary / "state.json").write_text(json.dumps(asdict(state)))
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
         except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
             raise unwritten(final, error) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
         self._prune(keep=final, best=state.best_step)
 
-    def load(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> State | None:
+    def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return halve(tensors) if self.compact else tensors
+
+    def load(self, net: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None = None) -> State | None:
         """Continue from the newest checkpoint: its state, or None where there is none yet."""
         latest = self.latest()
         if latest is None:
@@ -72,6 +121,8 @@ class Checkpoints:
             fields = json.loads((latest / "state.json").read_text())
             state = State(**{**fields, "meter": tuple(fields["meter"])})
             net.load_state_dict(load_tensors(latest / "weights.safetensors"))
+            if average is not None:
+                average.load_state_dict(load_tensors(latest / "average.safetensors"))
             buffers = load_tensors(latest / "optimizer.safetensors")
             for name, parameter in net.named_parameters():
                 if name in buffers:
@@ -93,11 +144,17 @@ class Checkpoints:
 
     def _prune(self, keep: Path, best: int | None) -> None:
         for path in self.folder.glob("[0-9]*"):
-            if path != keep:
+            if path != keep and not (self.every and int(path.name) % self.every == 0):
                 shutil.rmtree(path, ignore_errors=True)
-        for path in self.folder.glob("best-*.safetensors"):
-            if best is None or path != self.best_path(best):
+        current = None if best is None else self.best_path(best).stem
+        for path in self.folder.glob("best-*.safetensors*"):
+            if current is None or not path.name.startswith(current):
                 path.unlink(missing_ok=True)
+
+
+def stored(path: Path) -> bool:
+    """Whether these tensors are on the disk, whole or in shards."""
+    return path.exists() or index_of(path).exists()
 
 
 def momentum(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

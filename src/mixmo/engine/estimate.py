@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from mixmo.engine.loop import Runtime, Trainer
+from mixmo.engine.loop import Trainer
+from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.recipes.protocols import Facts
 from mixmo.recipes.schema import Recipe

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.data.stream import NOTHING
+from mixmo.engine.distributed import World
 from mixmo.pairing import steps_per_epoch
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
@@ -55,8 +56,14 @@ def draw_partners(shape: tuple[int, ...], samples: int, generator: torch.Generat
     return Partners(number, torch.rand(shape, device=generator.device, generator=generator))
 
 
-def each_step(recipe: Recipe, split: Split, planned: Plan, first: int, last: int) -> Generator[Samples]:
-    """The samples of the steps `first` to `last` (exclusive) of a planned epoch."""
+def each_step(
+    recipe: Recipe, split: Split, planned: Plan, first: int, last: int, world: World | None = None
+) -> Generator[Samples]:
+    """The samples of the steps `first` to `last` (exclusive) of a planned epoch.
+
+    Of images that are streamed, each process of the `world` reads a part and gets the others' from them.
+    """
+    world = world or World()
     device = split.labels.device
     partners = planned.partners
     whether = None if partners is None else partners.whether[first:last].to(device)
@@ -78,5 +85,13 @@ def each_step(recipe: Recipe, split: Split, planned: Plan, first: int, last: int
         seen = partners.number[step].where(partners.whether[step] < recipe.pixel_p, NOTHING)
         return torch.cat((planned.unique[step], seen.flatten()))
 
-    for step, pool in enumerate(split.images.read(numbers(step) for step in range(first, last))):
+    count = len(numbers(first)) if first < last else 0
+    mine = world.part(count)
+    for step, read in enumerate(split.images.read(numbers(step)[mine] for step in range(first, last))):
+        pool = read if world.size == 1 else gathered(read, world, count)
         yield Samples(place, None if whether is None else Partners(partner_place, whether[step]), pool)
+
+
+def gathered(read: Split, world: World, count: int) -> Split:
+    """The pool of a step, of which each process has read a part."""
+    return Split(world.gather(read.resident, 0, count), world.gather(read.labels, 0, count))

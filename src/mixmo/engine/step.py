@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mixmo.engine.batch import Batches, Draws
@@ -35,8 +35,11 @@ class Step:
         precision: str,
         compiled: bool,
         graphed: bool,
+        model: nn.Module | None = None,
     ) -> None:
+        """`model` is what to call for the network's answers, where that is not the network itself."""
         self.net, self.optimizer, self.batches = net, optimizer, batches
+        self.model = model or net
         self.precision = precision
         device = batches.split.images.device
         self.device = device
@@ -112,7 +115,7 @@ class Step:
             clean = None
             if draws.saliency is not None:
                 mix, clean = self._by_saliency(mix, draws.saliency)
-            logits = self.net(mix)
+            logits = self.model(mix)
             value = loss(logits, mix)
             if clean is not None:
                 value = value + clean

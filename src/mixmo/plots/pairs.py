@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from mixmo.engine.batch import Batches
-from mixmo.engine.loop import check_fit, image_size
+from mixmo.engine.prepare import check_fit, image_size
 from mixmo.models import stage_shapes
 from mixmo.plots.style import COLOURS, FAINT, INK, figure, row_title, show_image, styled, tinted
 from mixmo.recipes import Recipe

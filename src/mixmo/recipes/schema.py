@@ -105,6 +105,8 @@ class Recipe:
     """When the learning rate steps down, in shares of the epochs."""
     decay_rate: float = 0.1
     """By which factor it steps down."""
+    average: float = 0.0
+    """Epochs over which the weights are averaged, exponentially, for scoring; 0 scores the last ones."""
 
     precision: Precision = "fp32"
     """Arithmetic of the network; weights are float32 in both."""
@@ -124,7 +126,7 @@ class Recipe:
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
         counts = ("validation", "crop", "seed", "subnets", "transport")
-        for name in (*counts, "warmup", "weight_decay", "momentum", "clean"):
+        for name in (*counts, "warmup", "weight_decay", "momentum", "clean", "average"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative")
         if not 0 < self.lr < math.inf:

@@ -1,0 +1,189 @@
+"""Several processes, one training: `torchrun --nproc-per-node 8 -m mixmo train ...`, or Slurm's `srun`.
+
+Everything random is drawn for the global batch, alike in all processes; each then works on its part of it. So batch
+size, learning rate, steps and results do not depend on the number of devices. Lightning Fabric finds out how the
+processes were started, connects them and hands out the devices.
+"""
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+
+
+class World:
+    """The processes of one training, as one of them sees them. Alone, everything here does nothing."""
+
+    rank = 0
+    size = 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files and speaks to the user."""
+        return self.rank == 0
+
+    def part(self, count: int) -> slice:
+        """Which of `count` samples are this process's."""
+        each = -(-count // self.size)
+        return slice(min(count, self.rank * each), min(count, (self.rank + 1) * each))
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """The writing process before the others: what it leaves on the disk, they find."""
+        yield
+
+    def network(self, net: nn.Module) -> nn.Module:
+        """What to call in training: batch statistics are those of the global batch, gradients averaged."""
+        return net
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Over the processes."""
+        return values
+
+    def gather(self, values: Tensor, dim: int, count: int) -> Tensor:
+        """The whole of what is in parts along a dimension of `count`."""
+        return values
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """Whether one of the processes says so. Does not wait for the device."""
+        return flags
+
+    def told(self, value: Any) -> Any:
+        """What the writing process says."""
+        return value
+
+
+class Processes(World):
+    """Connected processes, a device each."""
+
+    def __init__(self, accelerator: str) -> None:
+        from lightning_fabric import Fabric
+        from lightning_fabric.strategies.ddp import DDPStrategy
+
+        nodes = int(os.environ.get("GROUP_WORLD_SIZE", os.environ.get("SLURM_NNODES", "1")))
+        world = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
+        self.fabric = Fabric(
+            accelerator=accelerator,
+            devices=world // nodes,
+            num_nodes=nodes,
+            # Synchronised batch statistics are alike everywhere already.
+            strategy=DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True),
+        )
+        self.fabric.launch()
+        self.rank, self.size = self.fabric.global_rank, self.fabric.world_size
+        self.device = self.fabric.device
+        self.hosts = dist.new_group(backend="gloo") if self.device.type == "cuda" else None
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        if not self.writes:
+            self.fabric.barrier()
+        yield
+        if self.writes:
+            self.fabric.barrier()
+
+    def network(self, net: nn.Module) -> nn.Module:
+        return self.fabric.strategy.setup_module(net)
+
+    def mean(self, values: Tensor) -> Tensor:
+        return all_mean(values)
+
+    def gather(self, values: Tensor, dim: int, count: int) -> Tensor:
+        each = -(-count // self.size)
+        rows = values.movedim(dim, 0).contiguous()
+        rows = torch.cat((rows, rows.new_zeros(each - len(rows), *rows.shape[1:])))
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(parts, rows)
+        return torch.cat(parts)[:count].movedim(0, dim).contiguous()
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        values = torch.tensor(flags, dtype=torch.int32)
+        dist.all_reduce(values, dist.ReduceOp.MAX, self.hosts)
+        return tuple(bool(value) for value in values)
+
+    def told(self, value: Any) -> Any:
+        box = [value]
+        dist.broadcast_object_list(box, 0, self.hosts)
+        return box[0]
+
+
+@functools.cache
+def world(accelerator: str) -> World:
+    """This process's world: the one that torchrun or Slurm made, or itself alone."""
+    if not (dist.is_torchelastic_launched() or slurm()):
+        return World()
+    try:
+        return Processes(accelerator)
+    except (RuntimeError, ValueError) as error:  # Fabric's own errors are of these kinds
+        raise UserError(
+            f"the processes could not be connected ({str(error).splitlines()[0]}); "
+            f"start as many on a node as it has devices"
+        ) from error
+
+
+def slurm() -> bool:
+    """Whether Slurm's srun started several of us."""
+    if int(os.environ.get("SLURM_NTASKS", "1")) == 1:
+        return False
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+
+    return SLURMEnvironment.detect()
+
+
+def synchronise(net: nn.Module, device: torch.device) -> nn.Module:
+    """Batch normalisation over the batches of all processes. Parameters and their names stay."""
+    if device.type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-any-return]
+    for layer in net.modules():
+        if type(layer) is nn.BatchNorm2d:
+            layer.__class__ = GlobalBatchNorm  # torch's own SyncBatchNorm has no CPU path
+    return net
+
+
+class GlobalBatchNorm(nn.BatchNorm2d):
+    """Batch normalisation with the statistics of all processes' batches, which are of one size; on any device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        dims = (0, 2, 3)
+        mean = all_mean(x.mean(dims))
+        centred = x - mean[:, None, None]
+        variance = all_mean(centred.square().mean(dims))
+        count = x.numel() // x.shape[1] * dist.get_world_size()
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return centred * scale[:, None, None] + self.bias[:, None, None]
+
+
+def all_mean(values: Tensor) -> Tensor:
+    """The mean over the processes, with its gradient."""
+    return AllMean.apply(values)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class AllMean(torch.autograd.Function):
+    """Each process's loss depends on the inputs of all, so gradients are averaged on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total / dist.get_world_size()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return all_mean(gradients[0])

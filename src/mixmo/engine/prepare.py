@@ -1,0 +1,121 @@
+"""What must hold before a training starts: a folder to write to, data that fits the recipe, initial weights."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mixmo.engine.distributed import World
+from mixmo.errors import UserError
+from mixmo.masks import MASKS
+from mixmo.mixing import grid
+from mixmo.models import Network
+from mixmo.random import Stream
+from mixmo.recipes.schema import Recipe
+from mixmo.runs import Run, plain
+from mixmo.saliency import SALIENCY
+from mixmo.types import Dataset, Split
+
+
+def singles(recipe: Recipe) -> list[Recipe]:
+    """The recipes of the networks of an ensemble."""
+    return [recipe.replace(networks=1, seed=recipe.seed + i) for i in range(recipe.networks)]
+
+
+def open_or_create(recipe: Recipe, out: Path, resume: bool, fitted: bool = False) -> Run:
+    """The run to write to. One of another recipe is refused; epochs that were `fitted` to a budget are taken over."""
+    if not (resume and (out / "recipe.yaml").exists()):
+        return Run.create(out, recipe)
+    run = Run.open(out)
+    if fitted:
+        recipe = recipe.replace(epochs=run.recipe.epochs, warmup=run.recipe.warmup)
+    ours, theirs = plain(recipe), plain(run.recipe)
+    different = [f"{key} {theirs[key]} -> {ours[key]}" for key in ours if ours[key] != theirs[key]]
+    if different:
+        raise UserError(
+            f"{out} is a run of another recipe ({', '.join(different)}); resume with its own, or give another --out"
+        )
+    return run
+
+
+def check_fit(recipe: Recipe, dataset: Dataset) -> None:
+    """Whatever in a recipe cannot work on this data set, said before training starts."""
+    samples, height, width = dataset.train.images.shape[:3]
+    if recipe.validation >= samples:
+        raise UserError(f"validation = {recipe.validation}, but {dataset.name} has only {samples} training images")
+    if recipe.size is not None and recipe.size > min(height, width):
+        raise UserError(
+            f"size = {recipe.size}, but the images of {dataset.name} are {height}x{width}; take a smaller one"
+        )
+    unique = recipe.batch_size // recipe.repetition
+    if samples - recipe.validation < unique:
+        raise UserError(
+            f"batch_size = {recipe.batch_size} needs {unique} images a step; "
+            f"{dataset.name} has {samples - recipe.validation}: take a smaller batch_size"
+        )
+    _, height, width = recipe.seen((1, height, width))
+    if recipe.saliency != "none" and not (height == width and SALIENCY[recipe.saliency].fitting(width)):
+        grids = " or ".join(map(str, SALIENCY[recipe.saliency].grids))
+        raise UserError(
+            f"saliency = {recipe.saliency} cuts square images into {grids} blocks a side; "
+            f"{dataset.name} has {height}x{width}: resize its images or take another method"
+        )
+    if recipe.mask in MASKS and recipe.members > 1:
+        h, w = grid(*recipe.seen((1, height, width))[1:], recipe.stride)
+        if min(h, w) < MASKS[recipe.mask].minimum:
+            raise UserError(
+                f"mask '{recipe.mask}' needs features of at least {MASKS[recipe.mask].minimum} positions a side; "
+                f"{dataset.name} gives {h}x{w}: take another mask"
+            )
+
+
+def check_world(recipe: Recipe, world: World) -> None:
+    """Whatever in a recipe cannot be shared out among these processes."""
+    if world.size == 1:
+        return
+    if recipe.batch_size % world.size:
+        raise UserError(
+            f"batch_size = {recipe.batch_size} cannot be shared out among {world.size} processes; "
+            f"take a multiple of {world.size}"
+        )
+    whole = {"hidden": recipe.hidden, "saliency": recipe.saliency, "subnets": recipe.subnets}
+    for name, value in whole.items():
+        if value not in ("none", 0):
+            raise UserError(
+                f"{name} = {value} mixes the samples of a whole batch in one network, and runs on one device only; "
+                f"start it without torchrun"
+            )
+
+
+def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:
+    """Training part and validation part, by a seeded shuffle that is the same on every device."""
+    if count == 0:
+        return split, None
+    order = torch.randperm(len(split.labels), generator=Stream(seed, torch.device("cpu")).at("validation"))
+    order = order.to(split.labels.device)
+    rest, held = order[count:].sort().values, order[:count].sort().values
+    return Split(split.images[rest], split.labels[rest]), Split(split.images[held], split.labels[held])
+
+
+def fresh_network(recipe: Recipe, dataset: Dataset) -> Network:
+    """The recipe's network with its initial weights, the same on every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Stream(recipe.seed, torch.device("cpu")).at("weights").initial_seed())
+        return recipe.network(len(dataset.classes), dataset.train.images.shape[3])
+
+
+def describe(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
+    """What of a data set travels with the weights; the size is that of what the network sees."""
+    return {
+        "name": dataset.name,
+        "classes": list(dataset.classes),
+        "mean": list(dataset.mean),
+        "std": list(dataset.std),
+        "size": list(recipe.seen(image_size(dataset))),
+    }
+
+
+def image_size(dataset: Dataset) -> tuple[int, int, int]:
+    """(C, H, W)"""
+    height, width, channels = dataset.train.images.shape[1:]
+    return channels, height, width

@@ -1,0 +1,118 @@
+"""Two processes on the CPU, connected by gloo, against one."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from mixmo import UserError
+from mixmo.engine import Runtime, train
+from mixmo.engine.distributed import World
+from mixmo.engine.prepare import check_world
+from mixmo.recipes import named
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+
+
+def start(*arguments: str, seconds: float = 240) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [*command, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("two_processes", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what two processes found."""
+    folder = tmp_path_factory.mktemp("both")
+    done = start(str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.parametrize("name", ["cut-mixmo", "mimo", "augmented"])
+def test_two_processes_equal_one(both: Path, script: ModuleType, tmp_path: Path, name: str) -> None:
+    """20 steps in float64, then the logits of the test set. Pixels and masks are float32: hence the last digits."""
+    found = json.loads((both / "found.json").read_text())
+    assert found["size"] == 2
+    two, one = found["losses"][name], script.losses(script.RECIPES[name], tmp_path)
+    assert two[:20] == pytest.approx(one[:20], rel=1e-7)
+    assert two[20:] == pytest.approx(one[20:], abs=1e-5)
+
+
+def test_batch_statistics_are_those_of_the_global_batch(both: Path) -> None:
+    assert max(json.loads((both / "found.json").read_text())["normalisation"]) < 1e-9
+
+
+def test_resume_with_another_number_of_processes(both: Path, script: ModuleType, tmp_path: Path) -> None:
+    """Two processes took 30 steps; one goes on."""
+    recipe = script.RECIPES["cut-mixmo"].replace(epochs=2)
+    resumed = train(recipe, both / "run", Runtime(device="cpu", quiet=True), resume=True)
+    whole = train(recipe, tmp_path / "whole", Runtime(device="cpu", quiet=True))
+    for two, one in zip(resumed.metrics(), whole.metrics(), strict=True):
+        assert two["train"]["loss"] == pytest.approx(one["train"]["loss"], rel=1e-4)
+    assert resumed.json("environment.json")["processes"] == 1
+
+
+def test_a_lost_process_is_said_and_the_run_resumes(script: ModuleType, tmp_path: Path) -> None:
+    done = start(str(tmp_path), "lose")
+    assert done.returncode != 0
+    assert "another process of this training was lost" in done.stderr
+    assert "--resume" in done.stderr
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+    assert checkpoints
+    recipe = named("digits/cut-mixmo").replace(width=1)
+    step = int(checkpoints[-1].name)
+    run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True), resume=True, until=step + 2)
+    assert (run.path / "checkpoints" / f"{step + 2:08d}" / "state.json").is_file()
+
+
+class Three(World):
+    size = 3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ("digits/cut-mixmo", r"batch_size = 64 cannot be shared out among 3 processes; take a multiple of 3"),
+        ("digits/manifold-mixup", "hidden = manifold-mixup .* one device only"),
+        ("digits/gradaug", "subnets = 3 .* one device only"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused(recipe: str, sentence: str) -> None:
+    chosen = named(recipe)
+    if chosen.members == 1:
+        chosen = chosen.replace(batch_size=63)
+    with pytest.raises(UserError, match=sentence):
+        check_world(chosen, Three())
+
+
+def test_parts_cover_everything_once() -> None:
+    for count in (1, 2, 5, 6, 7, 10_000):
+        parts = []
+        for rank in range(3):
+            world = Three()
+            world.rank = rank
+            parts.append(torch.arange(count)[world.part(count)])
+        assert torch.equal(torch.cat(parts), torch.arange(count))

@@ -1,0 +1,116 @@
+"""What test_distributed.py lets torchrun start twice. `python two_processes.py FOLDER [lose]`."""
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from mixmo import data
+from mixmo.cli import main as mixmo
+from mixmo.engine import Runtime, train
+from mixmo.engine.distributed import GlobalBatchNorm
+from mixmo.engine.loop import Trainer
+from mixmo.engine.prepare import fresh_network
+from mixmo.engine.step import Step
+from mixmo.models import Network
+from mixmo.recipes import Recipe, named
+from mixmo.runs import Run
+from mixmo.types import Dataset
+
+RUNTIME = Runtime(device="cpu", quiet=True)
+RECIPES = {
+    "cut-mixmo": named("digits/cut-mixmo").replace(width=1),
+    "mimo": named("digits/mimo-repetition").replace(width=1),
+    "augmented": named("digits/cut-mixmo+cutmix").replace(width=1, augmix=True, members=3, batch_size=30, repetition=3),
+}
+LOST = ["digits/cut-mixmo", "--width", "1", "--device", "cpu", "--save_seconds", "0.001"]
+
+
+def double(recipe: Recipe, dataset: Dataset) -> Network:
+    """In float64, so that what differs is not what rounding makes of 20 steps."""
+
+    net = fresh_network(recipe, dataset).double()
+    for encoder in net.encoders:
+        encoder.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+    return net
+
+
+def losses(recipe: Recipe, folder: Path, steps: int = 20) -> list[float]:
+    """The loss of every step over the global batch, and the test set's first logits after them."""
+    torch.set_num_threads(1)
+    dataset = data.load(recipe.dataset)
+    with patch("mixmo.engine.loop.fresh_network", double):
+        trainer = Trainer(recipe, dataset, Run(folder), RUNTIME, torch.device("cpu"))
+    trainer.net.train()
+    values = []
+    for step in range(steps):
+        trainer.step.meter.zero_()
+        unique = torch.randperm(1437, generator=trainer.stream.at("order", step))
+        draws = trainer.batches.draw(unique[: recipe.batch_size // recipe.repetition], trainer.stream.at("step", step))
+        trainer.step(draws, trainer.schedule.lr(step), 0.5)
+        values.append(trainer.world.mean(trainer.step.meter)[0].item())
+    return values + trainer.logits(dataset.test)[0, :, 0].tolist()
+
+
+def normalisation(rank: int) -> list[float]:
+    """Largest differences from one process with the whole batch: output, gradients, running statistics."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 3, 4, 4, dtype=torch.float64) * 5 + 100
+    weights = torch.randn_like(x)
+    whole, shared = nn.BatchNorm2d(3).double(), GlobalBatchNorm(3).double()
+    for layer in (whole, shared):
+        nn.init.normal_(layer.weight.data, generator=torch.Generator().manual_seed(1))
+    inputs = x.clone().requires_grad_()
+    (whole(inputs) * weights).sum().backward()
+    part = slice(3 * rank, 3 * rank + 3)
+    mine = x[part].clone().requires_grad_()
+    output = shared(mine)
+    (output * weights[part]).sum().backward()
+    dist.all_reduce(shared.weight.grad)
+    pairs = [
+        (output, nn.functional.batch_norm(x, None, None, whole.weight, whole.bias, True)[part]),
+        (mine.grad, inputs.grad[part]),
+        (shared.weight.grad, whole.weight.grad),
+        (shared.running_mean, whole.running_mean),
+        (shared.running_var, whole.running_var),
+    ]
+    return [(a - b).abs().max().item() for a, b in pairs]
+
+
+def main(folder: Path) -> None:
+    world = RUNTIME.world()
+    results = {name: losses(recipe, folder / "none") for name, recipe in RECIPES.items()}
+    found = {"losses": results, "normalisation": normalisation(world.rank), "size": world.size}
+    flags = world.any(world.rank == 1, False)
+    assert flags == (True, False)
+    assert world.told(world.rank) == 0
+    rows = torch.arange(5.0)[world.part(5)]
+    assert world.gather(rows, 0, 5).tolist() == [0, 1, 2, 3, 4]
+    train(RECIPES["cut-mixmo"].replace(epochs=2), folder / "run", RUNTIME, until=30)
+    if world.writes:
+        (folder / "found.json").write_text(json.dumps(found))
+
+
+def lose(folder: Path) -> int:
+    """Process 1 dies inside an epoch."""
+    if RUNTIME.world().rank == 1:
+        step, calls = Step.__call__, itertools.count()
+
+        def die(*arguments: Any) -> None:
+            step(*arguments)
+            if next(calls) == 60:
+                os._exit(17)
+
+        Step.__call__ = die  # type: ignore[method-assign]
+    return mixmo(["train", *LOST, "--out", str(folder / "run")])
+
+
+if __name__ == "__main__":
+    sys.exit(lose(Path(sys.argv[1])) if sys.argv[2:] == ["lose"] else main(Path(sys.argv[1])))
