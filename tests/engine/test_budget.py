@@ -1,0 +1,69 @@
+"""A wall-clock budget fits the schedule, and leaves no trace of how it was measured."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mixmo import UserError
+from mixmo.engine import Runtime, train
+from mixmo.engine.average import EVERY, Average
+from mixmo.engine.budget import Pace, fitted
+from mixmo.engine.schedule import Schedule
+from mixmo.models import create
+from mixmo.recipes import named
+
+SMALL = named("digits/cut-mixmo").replace(epochs=300, width=1, batch_size=128, warmup=3.0)
+
+
+def test_epochs_and_warmup_follow_the_time() -> None:
+    schedule = Schedule(SMALL, 1437)
+    pace = Pace(spent=10.0, step=0.1, scoring=0.3, finish=2.0)
+    recipe = fitted(SMALL, schedule, pace, 112.0)
+    assert recipe.epochs == int(0.98 * 100 / (22 * 0.1 + 0.3)) == 39
+    assert recipe.warmup == pytest.approx(3.0 * 39 / 300)
+    with pytest.raises(UserError, match=r"an epoch takes 2 s here, after 10 s.*give at least 0.2"):
+        fitted(SMALL, schedule, pace, 13.0)
+
+
+def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
+    began = time.monotonic()
+    run = train(SMALL, tmp_path / "run", Runtime(device="cpu", quiet=True, minutes=0.25))
+    took = time.monotonic() - began
+    assert run.recipe.epochs < 300
+    assert took < 1.5 * 15  # other processes may slow it down
+    again = train(run.recipe, tmp_path / "again", Runtime(device="cpu", quiet=True))
+    assert again.json("scores.json")["last"] == run.json("scores.json")["last"]
+
+
+def test_resuming_keeps_what_was_fitted(tmp_path: Path) -> None:
+    runtime = Runtime(device="cpu", quiet=True, minutes=0.25)
+    epochs = train(SMALL, tmp_path / "run", runtime, until=5).recipe.epochs
+    assert train(SMALL, tmp_path / "run", runtime, resume=True, until=6).recipe.epochs == epochs
+
+
+def test_average_follows_the_weights() -> None:
+    """Against the plain recursion; early on it forgets the first weights sooner."""
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    average, horizon = Average(net, 100.0), 100.0
+    expected = net.heads[0].weight.detach().double().clone()
+    for step in range(1, 201):
+        net.heads[0].weight.data.normal_(generator=torch.Generator().manual_seed(step))
+        average.update(step)
+        if step % EVERY == 0:
+            keep = torch.tensor(-EVERY / min(horizon, 0.1 * step + EVERY), dtype=torch.float64).exp()
+            expected = keep * expected + (1 - keep) * net.heads[0].weight.detach().double()
+    assert torch.allclose(average.net.heads[0].weight.double(), expected, atol=1e-6)
+
+
+def test_averaged_weights_are_scored_and_resumed(tmp_path: Path) -> None:
+    recipe = SMALL.replace(epochs=3, average=0.5)
+    runtime = Runtime(device="cpu", quiet=True)
+    whole = train(recipe, tmp_path / "whole", runtime)
+    train(recipe, tmp_path / "run", runtime, until=30)
+    run = train(recipe, tmp_path / "run", runtime, resume=True)
+    assert run.json("scores.json")["last"] == whole.json("scores.json")["last"]
+    plain = train(recipe.replace(average=0.0), tmp_path / "plain", runtime)
+    assert plain.metrics()[-1]["train"] == whole.metrics()[-1]["train"]
+    assert plain.metrics()[-1]["test"] != whole.metrics()[-1]["test"]

@@ -1,0 +1,153 @@
+"""Checkpoints: whole at any moment, bounded in size, kept as asked for."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mixmo import UserError
+from mixmo.engine import Runtime, train
+from mixmo.engine.checkpoint import Checkpoints, Snapshot, State
+from mixmo.evaluation import load_network, score_runs
+from mixmo.models import create
+from mixmo.recipes import named
+from mixmo.runs import halve, load_tensors, save_tensors
+
+SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=128)
+STEPS = 22
+COMMAND = ["train", "digits/cut-mixmo", "--width", "1", "--batch_size", "128", "--epochs", "40", "--device", "cpu"]
+
+
+@pytest.mark.parametrize("after", [0.05, 0.4, 1.1])
+def test_killed_at_any_moment_leaves_a_loadable_one(tmp_path: Path, after: float) -> None:
+    """SIGKILL while checkpoints are written as fast as they can."""
+    out = tmp_path / "run"
+    arguments = [sys.executable, "-m", "mixmo", *COMMAND, "--save_seconds", "0.0001", "--out", str(out)]
+    process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 120
+    while not list(out.glob("checkpoints/[0-9]*/state.json")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(after)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    checkpoints = Checkpoints(out / "checkpoints")
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    state = checkpoints.load(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert state is not None
+    assert state.step > 0
+    train(SMALL.replace(epochs=40), out, Runtime(device="cpu", quiet=True), resume=True, until=state.step + 1)
+
+
+def test_writing_does_not_hold_up_training_nor_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is what the weights were when `save` was called, although they change while it is slow."""
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    fetch = Snapshot.fetch
+
+    def slow(self: Snapshot) -> dict[str, torch.Tensor]:
+        time.sleep(0.5)
+        return fetch(self)
+
+    monkeypatch.setattr(Snapshot, "fetch", slow)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    checkpoints, began = Checkpoints(tmp_path), time.monotonic()
+    checkpoints.save(State(step=1), net, optimizer, None)
+    assert time.monotonic() - began < 0.4
+    for parameter in net.parameters():
+        parameter.data.fill_(7.0)
+    checkpoints.wait()
+    stored = load_tensors(tmp_path / "00000001" / "weights.safetensors")
+    assert all(torch.equal(stored[name], before[name]) for name in before)
+
+
+def test_a_failure_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(State(step=1), net, optimizer, None)
+    checkpoints.wait()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mixmo.engine.checkpoint.save_tensors", full)
+    checkpoints.save(State(step=2), net, optimizer, None)
+    with pytest.raises(UserError, match=r"No space left on device.*--resume"):
+        checkpoints.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
+
+
+def test_shards_are_bounded_and_read_back(tmp_path: Path) -> None:
+    tensors = {f"layer.{i}": torch.randn(100, 50, generator=torch.Generator().manual_seed(i)) for i in range(9)}
+    save_tensors(tensors, tmp_path / "weights.safetensors", shard_mb=0.05)
+    shards = sorted(tmp_path.glob("weights-*.safetensors"))
+    assert len(shards) == 5
+    assert all(path.stat().st_size < 51_000 for path in shards)
+    again = load_tensors(tmp_path / "weights.safetensors")
+    assert again.keys() == tensors.keys()
+    assert all(torch.equal(again[name], tensors[name]) for name in tensors)
+    shards[2].unlink()
+    with pytest.raises(UserError, match=r"weights-00003-of-00005.safetensors is missing"):
+        load_tensors(tmp_path / "weights.safetensors")
+
+
+def test_a_run_in_shards_resumes_and_scores_the_same(tmp_path: Path) -> None:
+    runtime = Runtime(device="cpu", quiet=True, shard_mb=0.1)
+    train(SMALL, tmp_path / "run", runtime, until=STEPS)
+    assert list((tmp_path / "run" / "checkpoints").glob("*/weights-*-of-*.safetensors"))
+    run = train(SMALL, tmp_path / "run", runtime, resume=True)
+    whole = train(SMALL, tmp_path / "whole", Runtime(device="cpu", quiet=True))
+    assert run.json("scores.json")["last"] == whole.json("scores.json")["last"]
+    assert score_runs([run], "weights")["last"] == score_runs([run])["last"]
+    assert not (run.path / "last.safetensors").exists()
+
+
+def test_compact_halves_files_and_scores_what_it_stores(tmp_path: Path) -> None:
+    runtime = Runtime(device="cpu", quiet=True, compact=True)
+    train(SMALL, tmp_path / "run", runtime, until=STEPS)
+    checkpoint = next((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+    tensors = load_tensors(checkpoint / "weights.safetensors")
+    kinds = {tensor.dtype for name, tensor in tensors.items() if tensor.dim() > 1}
+    assert kinds == {torch.bfloat16}
+    assert all(t.dtype != torch.bfloat16 for t in tensors.values() if t.dim() == 1)
+    assert {t.dtype for t in load_tensors(checkpoint / "optimizer.safetensors").values() if t.dim() > 1} == kinds
+    run = train(SMALL, tmp_path / "run", runtime, resume=True)
+    assert score_runs([run], "weights")["last"] == score_runs([run])["last"]
+    whole = train(SMALL, tmp_path / "whole", Runtime(device="cpu", quiet=True))
+    sizes = [(r.path / "last.safetensors").stat().st_size for r in (run, whole)]
+    assert sizes[0] < 0.56 * sizes[1]
+    difference = [abs(r.metrics()[-1]["train"]["loss"]) for r in (run, whole)]
+    assert difference[0] == pytest.approx(difference[1], rel=0.05)
+    assert next(load_network(run).parameters()).dtype == torch.float32
+
+
+def test_halving_keeps_integers_and_vectors() -> None:
+    tensors = {"w": torch.randn(2, 2), "b": torch.randn(2), "n": torch.tensor([[3]])}
+    assert [t.dtype for t in halve(tensors).values()] == [torch.bfloat16, torch.float32, torch.int64]
+
+
+def test_every_kth_is_kept(tmp_path: Path) -> None:
+    runtime = Runtime(device="cpu", quiet=True, keep_every=2, save_seconds=0.0)
+    train(SMALL.replace(epochs=5), tmp_path / "run", runtime)
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+    assert kept == [f"{STEPS * epoch:08d}" for epoch in (2, 4, 5)]
+
+
+def test_scores_of_every_kth_epoch(tmp_path: Path) -> None:
+    """The last epoch is always scored; the training loss is that of all epochs since the last line."""
+    whole = train(SMALL.replace(epochs=5), tmp_path / "whole", Runtime(device="cpu", quiet=True))
+    few = Runtime(device="cpu", quiet=True, score_every=2)
+    train(SMALL.replace(epochs=5), tmp_path / "few", few, until=3 * STEPS)
+    run = train(SMALL.replace(epochs=5), tmp_path / "few", few, resume=True)
+    lines, all_lines = run.metrics(), whole.metrics()
+    assert [line["epoch"] for line in lines] == [2, 4, 5]
+    assert lines[-1]["test"] == all_lines[-1]["test"]
+    mean = (all_lines[2]["train"]["loss"] + all_lines[3]["train"]["loss"]) / 2
+    assert lines[1]["train"]["loss"] == pytest.approx(mean)
+    assert json.loads((run.path / "scores.json").read_text())["best_epoch"] in (2, 4, 5)
