@@ -1,6 +1,6 @@
 """How fast images come: from memory, from a cache, and streamed from files beside a plain DataLoader over the same.
 
-    MIXMO_DATA=/path/to/data python benchmarks/data.py [--workers 2] [--images 3000] [--repeats 3]
+    MIXMO_DATA=/path/to/data python benchmarks/data.py [--workers 2] [--images 3000] [--repeats 3] [--device cuda]
 
 The files are JPEGs of 256 pixels, enlarged from Tiny ImageNet's (or noise, where it is not there). The plain DataLoader
 does what most programs do: one sample at a time, decoded by PIL, batches put together by the default collation. Both
@@ -33,7 +33,7 @@ from mixmo.random import Stream
 from mixmo.recipes import PROTOCOLS, Recipe, named
 
 SIZE, BATCH = 256, 128
-CPU = torch.device("cpu")
+DEVICE = torch.device("cpu")  # or as `--device` says
 
 
 class Plain(Dataset[tuple[Tensor, int]]):
@@ -69,18 +69,27 @@ def make_files(root: Path, images: int, source: Path) -> None:
 
 
 def rate(images: int, work: Callable[[], object]) -> float:
+    wait()
     began = time.perf_counter()
     work()
+    wait()
     return images / (time.perf_counter() - began)
+
+
+def wait() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def streaming(files: Files, workers: int, repeats: int) -> None:
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0))
-    files = files.to(CPU, workers)
+    files = files.to(DEVICE, workers)
 
     def plain() -> None:
-        for images, _ in DataLoader(Plain(files), BATCH, sampler=order.tolist(), num_workers=workers):
-            assert images.dtype == torch.uint8
+        pinned = DEVICE.type == "cuda"
+        loader = DataLoader(Plain(files), BATCH, sampler=order.tolist(), num_workers=workers, pin_memory=pinned)
+        for images, _ in loader:
+            assert images.to(DEVICE, non_blocking=True).dtype == torch.uint8
 
     def streamed() -> None:
         for pool in files.read(order.split(BATCH)):
@@ -101,14 +110,14 @@ def streaming(files: Files, workers: int, repeats: int) -> None:
 
 def pipeline(name: str, recipe: Recipe, dataset: data.Dataset, steps: int, repeats: int) -> None:
     """Batches as the network reads them, drawn, augmented and mixed here: M N images a step, of N / b distinct ones."""
-    batches, stream = Batches(recipe, dataset, dataset.train), Stream(0, CPU)
+    batches, stream = Batches(recipe, dataset, dataset.train), Stream(0, DEVICE)
     planned = plan(recipe, len(dataset.train.labels), 0)
-    steps = min(steps, len(planned.unique))
+    steps, chance = min(steps, len(planned.unique)), torch.tensor(recipe.p, device=DEVICE)
 
     def work() -> None:
         for number, samples in enumerate(each_step(recipe, dataset.train, planned, 0, steps)):
             draws = batches.draw(samples.unique, stream.at("step", number), samples.partners, samples.pool)
-            batches.mix(draws, torch.tensor(recipe.p))
+            batches.mix(draws, chance)
 
     work()
     images = steps * recipe.batch_size * recipe.members
@@ -120,9 +129,10 @@ def ready(name: str, repeats: int) -> None:
     times = []
     for _ in range(repeats + 1):
         began = time.perf_counter()
-        dataset = data.load(name)
+        dataset = data.load(name, device=DEVICE)
         for split in (dataset.train, dataset.test):
             split.resident.view(-1)[::4096].sum()  # a cache is mapped into memory: touch every page of it
+        wait()
         times.append(time.perf_counter() - began)
     row(f"{name} ready from cache", f"{statistics.median(times[1:]):.2f} s")
 
@@ -136,10 +146,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--images", type=int, default=3000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    global DEVICE
+    DEVICE = torch.device(options.device)
     print(
         f"Python {platform.python_version()}, torch {torch.__version__}, pillow {PIL.__version__}, "
-        f"{os.cpu_count()} cores, {torch.get_num_threads()} threads\n\n| what | measured |\n|---|---|"
+        f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, device {DEVICE}\n\n| what | measured |\n|---|---|"
     )
     for name in ("cifar100", "tiny-imagenet"):
         try:
@@ -147,20 +160,20 @@ def main() -> None:
         except UserError as error:
             row(f"{name} ready from cache", f"not measured: {error}")
     cifar = named("cifar100/cut-mixmo")
-    resident = random_dataset(cifar.replace(batch_size=2048), PROTOCOLS["cifar100"].facts, CPU)
+    resident = random_dataset(cifar.replace(batch_size=2048), PROTOCOLS["cifar100"].facts, DEVICE)
     pipeline("resident, CIFAR-100 Cut-MixMo batches", cifar, resident, 50, options.repeats)
     pipeline("the same + pixel CutMix", cifar.replace(pixel="cutmix"), resident, 50, options.repeats)
     with tempfile.TemporaryDirectory() as folder:
         source = data.registry.where(None) / "tiny-imagenet-200"
         make_files(Path(folder), options.images, source)
         name = f"folder:{folder}@{SIZE}"
-        dataset = data.load(name, stream=True, workers=options.workers)
+        dataset = data.load(name, device=DEVICE, stream=True, workers=options.workers)
         assert isinstance(dataset.train.images, Files)
         streaming(dataset.train.images, options.workers, options.repeats)
         imagenet = named("imagenet/cut-mixmo").replace(dataset=name, batch_size=BATCH)
-        steps = 4  # of 256 images each: a CPU takes long to resize them
+        steps = 4 if DEVICE.type == "cpu" else 40  # of 256 images each: a CPU takes long to resize them
         pipeline("streamed, ImageNet Cut-MixMo batches", imagenet, dataset, steps, options.repeats)
-        held = data.load(name, stream=False)
+        held = data.load(name, device=DEVICE, stream=False)
         pipeline("resident, ImageNet Cut-MixMo batches", imagenet, held, steps, options.repeats)
 
 

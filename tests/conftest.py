@@ -1,6 +1,6 @@
 """What lies beside the repository during development (../shared) is used if it is there; tests say when it is not."""
 
-import contextlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -11,15 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-# The torchvision that pip finds may be built for CUDA beside a torch for CPUs: it, timm and lightning do not import
-# before these two operators exist. Nothing here calls them.
-_OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
-for _signature in (
-    "nms(Tensor dets, Tensor scores, float threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float threshold) -> Tensor",
-):
-    with contextlib.suppress(RuntimeError):  # already there
-        _OPERATORS.define(_signature)
+
+def declare_operators() -> None:
+    """Let a torchvision built for CUDA be imported beside a torch for CPUs, and with it timm and lightning.
+
+    It asks for these two operators, which nothing here calls.
+    """
+    found = importlib.util.find_spec("torchvision")
+    if torch.version.cuda is not None or found is None or found.origin is None:
+        return
+    if "+cu" not in Path(found.origin).with_name("version.py").read_text():
+        return
+    for name in ("nms", "qnms"):
+        OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor")
+
+
+OPERATORS = torch.library.Library("torchvision", "FRAGMENT")  # they live as long as this does
+declare_operators()
 
 from mixmo import data  # noqa: E402
 from mixmo.engine import Runtime, train  # noqa: E402

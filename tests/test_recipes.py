@@ -13,7 +13,8 @@ from mixmo.engine import Runtime, train
 from mixmo.engine.loop import Trainer
 from mixmo.evaluation import score_runs
 from mixmo.recipes import METHODS, PROTOCOLS, Recipe, named, names
-from mixmo.runs import Run
+from mixmo.recipes.fast import METHODS_FAST
+from mixmo.runs import Run, plain
 
 RUNTIME = Runtime(device="cpu", quiet=True)
 
@@ -57,10 +58,18 @@ def test_batch_augmentation_keeps_rate_and_steps() -> None:
 
 
 def test_every_name_resolves() -> None:
-    assert len(names()) == len(METHODS) * len(PROTOCOLS)
+    assert len(names()) == len(set(names())) == len(METHODS) * len(PROTOCOLS) + 2 * len(METHODS_FAST)
     for name in names():
         dataset = name.split("/")[0]
         assert named(name).dataset in (dataset, f"folder:{dataset}@256")
+
+
+def test_fast_recipes_keep_method_network_and_augmentation() -> None:
+    """Only what the schedule is made of may differ from the published protocol."""
+    allowed = {"batch_size", "precision", "schedule", "lr", "warmup", "epochs", "weight_decay", "average"}
+    for method in METHODS_FAST:
+        published, fast = plain(named(f"cifar100/{method}")), plain(named(f"cifar100/{method}-fast"))
+        assert {name for name in published if published[name] != fast[name]} <= allowed
 
 
 def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:

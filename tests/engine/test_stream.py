@@ -59,18 +59,22 @@ def recipe(root: Path, **changes: object) -> Recipe:
     return RECIPE.replace(dataset=f"folder:{root}@{SIZE}", **changes)
 
 
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_same_batches_as_in_memory(root: Path, variant: str) -> None:
-    chosen = recipe(root, **VARIANTS[variant])
+def test_same_batches_as_in_memory(root: Path, variant: str, device: str) -> None:
+    chosen, on = recipe(root, **VARIANTS[variant]), torch.device(device)
     mixes = []
     for streamed in (False, True):
-        dataset = data.load(chosen.dataset, stream=streamed, workers=0)
+        dataset = data.load(chosen.dataset, device=on, stream=streamed, workers=0 if device == "cpu" else 2)
         batches = Batches(chosen, dataset, dataset.train)
-        planned, at = plan(chosen, len(dataset.train.labels), epoch=1), Stream(0, torch.device("cpu")).at
+        planned, at = plan(chosen, len(dataset.train.labels), epoch=1), Stream(0, on).at
         steps = each_step(chosen, dataset.train, planned, 1, 3)
         mixes.append(
             [
-                batches.mix(batches.draw(s.unique, at("step", i), s.partners, s.pool), torch.tensor(1.0))
+                batches.mix(batches.draw(s.unique, at("step", i), s.partners, s.pool), torch.tensor(1.0, device=on))
                 for i, s in enumerate(steps)
             ]
         )

@@ -1,6 +1,7 @@
 """Named recipes `dataset/method`: the published protocol of the data set, and what the method changes in it."""
 
 from mixmo.errors import unknown
+from mixmo.recipes.fast import FAST, METHODS_FAST, SUFFIX
 from mixmo.recipes.methods import METHODS
 from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
@@ -10,17 +11,19 @@ __all__ = ["METHODS", "PROTOCOLS", "Recipe", "named", "names"]
 
 def names() -> list[str]:
     """Every named recipe."""
-    return [f"{dataset}/{method}" for dataset in PROTOCOLS for method in METHODS]
+    published = [f"{dataset}/{method}" for dataset in PROTOCOLS for method in METHODS]
+    return published + [f"{dataset}/{method}{SUFFIX}" for dataset in FAST for method in METHODS_FAST]
 
 
 def named(name: str) -> Recipe:
-    """A recipe by its name, such as `cifar100/cut-mixmo`.
+    """A recipe by its name, such as `cifar100/cut-mixmo`, or `cifar100/cut-mixmo-fast`.
 
-    >>> named("cifar100/mimo").mask
-    'sum'
+    >>> named("cifar100/mimo").mask, named("cifar100/mimo-fast").schedule
+    ('sum', 'cosine')
     """
-    dataset, _, method = name.partition("/")
-    if dataset not in PROTOCOLS or method not in METHODS:
+    if name not in names():
         raise unknown("recipe", name, names())
-    chosen = METHODS[method]
-    return Recipe(**{**PROTOCOLS[dataset].changes, **chosen.changes, **chosen.on.get(dataset, {})})
+    dataset, _, method = name.partition("/")
+    fast = FAST[dataset] if method.endswith(SUFFIX) else {}
+    chosen = METHODS[method.removesuffix(SUFFIX)]
+    return Recipe(**{**PROTOCOLS[dataset].changes, **fast, **chosen.changes, **chosen.on.get(dataset, {})})
