@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from mixmo.data import cifar, corrupted
-from mixmo.data.check import CIFARS, Findings, check, md5
+from mixmo.data.check import CIFARS, Findings, check
+from mixmo.data.checksum import md5
 from mixmo.data.tiny_imagenet import FOLDER
 from mixmo.errors import UserError
 
@@ -35,7 +36,7 @@ def test_md5(tmp_path: Path):
 
 
 def test_real_cifar100(cifar100_root: Path, tmp_path: Path):
-    """The original has no fault; one flipped pixel has one, which names the file, and is still readable."""
+    """The original has no fault; one flipped pixel is told by the file's checksum and the pixels'."""
     assert check("cifar100", cifar100_root) == Findings(
         "cifar100: 50,000 train and 10,000 test images of 32x32x3, 100 classes, every file as published", []
     )
@@ -46,8 +47,9 @@ def test_real_cifar100(cifar100_root: Path, tmp_path: Path):
         pixel = file.read(1)[0]
         file.seek(-5000, os.SEEK_END)
         file.write(bytes([pixel ^ 1]))
-    summary, (fault,) = check("cifar100", tmp_path)
-    assert summary == "cifar100: 50,000 train and 10,000 test images of 32x32x3, 100 classes"
+    summary, (fault, refusal) = check("cifar100", tmp_path)
+    assert summary == ""
+    assert f"{folder / 'test'} is not as published: its images or labels are others" in refusal
     assert fault.startswith(f"{folder / 'test'} is not the original file (its md5 is ")
     assert f"should be {cifar.CIFAR100.test['test']}" in fault
     assert fault.endswith(f"delete {folder}, and `mixmo data get cifar100 --to {tmp_path}` fetches it")

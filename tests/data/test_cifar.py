@@ -10,8 +10,8 @@ from mixmo.data import cifar, load
 from mixmo.errors import UserError
 
 # The same layouts with few images, so that a test can write them.
-SMALL10 = cifar.CIFAR10._replace(train_images=50, test_images=10)
-SMALL100 = cifar.CIFAR100._replace(train_images=200, test_images=100)
+SMALL10 = cifar.CIFAR10._replace(train_images=50, test_images=10, contents={})
+SMALL100 = cifar.CIFAR100._replace(train_images=200, test_images=100, contents={})
 
 
 def write(root: Path, layout: cifar.Layout, keys: type = bytes) -> Path:
@@ -97,6 +97,37 @@ def test_truncated_file(tmp_path: Path):
     content = (folder / "data_batch_3").read_bytes()
     (folder / "data_batch_3").write_bytes(content[: len(content) // 2])
     refused(tmp_path, folder / "data_batch_3", "is truncated or damaged")
+
+
+def test_wrong_checksum(tmp_path: Path):
+    """A pixel, a label or a class name that is another: refused; the same pickled anew, or the original file: not."""
+    folder = write(tmp_path, SMALL10)
+    digests: dict[str, str] = {}
+    for name in ("data_batch_2", "test_batch"):
+        batch = pickle.loads((folder / name).read_bytes())
+        labels = np.array(batch[b"labels"], np.uint8)
+        digests[name] = hashlib.sha256(batch[b"data"].tobytes() + labels.tobytes()).hexdigest()
+    digests["batches.meta"] = hashlib.sha256("\n".join(f"class {i}" for i in range(10)).encode()).hexdigest()
+    layout = SMALL10._replace(contents=digests)
+    cifar.read(tmp_path, layout)
+    changes = {
+        "data_batch_2": lambda batch: batch[b"data"].__setitem__((3, 77), batch[b"data"][3, 77] ^ 1),
+        "test_batch": lambda batch: batch[b"labels"].__setitem__(slice(0, 2), batch[b"labels"][1::-1]),
+        "batches.meta": lambda batch: batch[b"label_names"].__setitem__(0, b"cat"),
+    }
+    for name, change in changes.items():
+        original = (folder / name).read_bytes()
+        batch = pickle.loads(original)
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=4))  # other bytes, the same contents
+        cifar.read(tmp_path, layout)
+        change(batch)
+        dump(folder / name, batch)
+        with pytest.raises(UserError, match=rf"{name} is not as published.*by their checksum; delete .* fetches it"):
+            cifar.read(tmp_path, layout)
+        altered = hashlib.md5((folder / name).read_bytes()).hexdigest()
+        part = next(p for p in ("train", "test", "meta") if name in getattr(layout, p))
+        cifar.read(tmp_path, layout._replace(**{part: {**getattr(layout, part), name: altered}}))
+        (folder / name).write_bytes(original)
 
 
 def test_pickle_that_runs_code(tmp_path: Path):

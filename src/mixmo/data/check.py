@@ -1,12 +1,12 @@
 """Verify a data set on disk: counts, classes, checksums."""
 
-import hashlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from mixmo.data import DATASETS, cifar, corrupted, load
+from mixmo.data.checksum import md5
 from mixmo.data.decode import SkippedImages
 from mixmo.data.folder import PREFIX
 from mixmo.data.registry import present, remedy
@@ -41,12 +41,6 @@ def check(name: str, root: Path) -> Findings:
         found = _corrupted(name, root) if name in CORRUPTED else _loaded(name, root)
     skipped = [str(warning.message) for warning in caught if issubclass(warning.category, SkippedImages)]
     return Findings(found.summary, found.faults + skipped)
-
-
-def md5(path: Path) -> str:
-    """The checksum that the data sets' publishers give."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _loaded(name: str, root: Path) -> Findings:

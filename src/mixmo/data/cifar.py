@@ -1,5 +1,6 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the folders of Python pickles in which they are distributed."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 
 from mixmo.data import pickles
+from mixmo.data.checksum import md5
 from mixmo.data.registry import DATASETS, present, remedy
 from mixmo.errors import UserError
 from mixmo.types import Dataset, Split
@@ -20,7 +22,10 @@ STD = (0.2023, 0.1994, 0.2010)
 
 
 class Layout(NamedTuple):
-    """Which files hold a CIFAR data set, with the md5 of the original ones."""
+    """Which files hold a CIFAR data set, with the md5 of the original ones.
+
+    `contents` has the sha256 of what is in a file, however it is pickled: pixels and labels, or class names.
+    """
 
     name: str
     folder: str
@@ -32,6 +37,7 @@ class Layout(NamedTuple):
     classes: int
     train_images: int
     test_images: int
+    contents: dict[str, str]
 
 
 CIFAR10 = Layout(
@@ -51,6 +57,15 @@ CIFAR10 = Layout(
     classes=10,
     train_images=50_000,
     test_images=10_000,
+    contents={
+        "data_batch_1": "ba52cb2d72c412975d7556bb26bd094956f1c002d1937053f6f1252f2ac17114",
+        "data_batch_2": "350ff9000489d02f2568c0dcf4912ffdbae9e50932147905fb1b8159ad54f0ac",
+        "data_batch_3": "a2b8653fc457df407af6c38b7e0d1a12530f3b5f81fce9f81516efd065daf722",
+        "data_batch_4": "133e6292c377755074c305db8a684d48d5397372cb0aba34f52b4335eab35d97",
+        "data_batch_5": "eb08cdc11fd1267ef871cf4790f193684b3f556d13317be68f4eb374a078ea87",
+        "test_batch": "9a4c74f5c8b6f2c4e13d3a1dfb43a5a8cda8a9da515e99fd620d2013a1a6287a",
+        "batches.meta": "bb3914949cecedee6d1257f7f5fdb8f43fa3b2c8095fd1763161caf1b873fe59",
+    },
 )
 CIFAR100 = Layout(
     name="cifar100",
@@ -63,6 +78,11 @@ CIFAR100 = Layout(
     classes=100,
     train_images=50_000,
     test_images=10_000,
+    contents={
+        "train": "4e50520a1125d045fade68001374cf6c74e360819dc08b7ecffe4e6c79e9b419",
+        "test": "dc66669533e5da36cbeb472b8e2af54edcb17f1d9736fdbd5fede79d08f46b2f",
+        "meta": "fbe8ad23bbaf24969898a386833b49c3aaf6ad1119d43f7b41cdea1b3416d578",
+    },
 )
 
 
@@ -79,9 +99,10 @@ def cifar100(root: Path) -> Dataset:
 
 
 def read(root: Path, layout: Layout) -> Dataset:
-    """The data set below `root`: structure, counts and value ranges are checked, checksums are not.
+    """The data set below `root`: structure, counts, value ranges and checksums are checked.
 
-    Copies whose pixels are the original ones but whose pickles were written anew are common; `check` tells them apart.
+    Copies whose pixels are the original ones but whose pickles were written anew are common, and as good; `check` tells
+    them apart.
     """
     folder = present(root / layout.folder, layout.name, root)
     wrong = f"delete {folder}, and {remedy(layout.name, root)}"
@@ -97,8 +118,8 @@ def read(root: Path, layout: Layout) -> Dataset:
 
 def checksums(root: Path, layout: Layout) -> Iterator[tuple[Path, str]]:
     """Every file of the layout below `root`, with the md5 of the original one."""
-    for name, md5 in (layout.train | layout.test | layout.meta).items():
-        yield root / layout.folder / name, md5
+    for name, original in (layout.train | layout.test | layout.meta).items():
+        yield root / layout.folder / name, original
 
 
 def _split(paths: list[Path], count: int, layout: Layout, wrong: str) -> Split:
@@ -108,6 +129,7 @@ def _split(paths: list[Path], count: int, layout: Layout, wrong: str) -> Split:
     for index, path in enumerate(paths):
         part = slice(index * each, (index + 1) * each)
         data, labels[part] = _batch(path, each, layout, wrong)
+        _verify(path, data.tobytes() + labels[part].astype(np.uint8).tobytes(), layout, wrong)
         for channel in range(3):  # seven times faster than one transposing copy
             images[part, ..., channel] = data.reshape(each, 3, SIDE, SIDE)[:, channel]
     sizes = np.bincount(labels, minlength=layout.classes)
@@ -139,7 +161,19 @@ def _class_names(path: Path, layout: Layout, wrong: str) -> tuple[str, ...]:
     names = _contents(path, wrong).get(layout.class_key)
     if not (isinstance(names, list) and len({pickles.text(name) for name in names}) == layout.classes == len(names)):
         raise UserError(f"{path}: '{layout.class_key}' should be a list of {layout.classes} different names; {wrong}")
-    return tuple(pickles.text(name) for name in names)
+    known = tuple(pickles.text(name) for name in names)
+    _verify(path, "\n".join(known).encode(), layout, wrong)
+    return known
+
+
+def _verify(path: Path, content: bytes, layout: Layout, wrong: str) -> None:
+    """Refuse what is neither pixel for pixel nor byte for byte the published file."""
+    expected = layout.contents.get(path.name)
+    if expected is None or hashlib.sha256(content).hexdigest() == expected:
+        return
+    if md5(path) != (layout.train | layout.test | layout.meta)[path.name]:
+        what = "class names" if path.name in layout.meta else "images or labels"
+        raise UserError(f"{path} is not as published: its {what} are others, by their checksum; {wrong}")
 
 
 def _contents(path: Path, wrong: str) -> dict[str, object]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from mixmo.data.check import check, md5
+from mixmo.data.check import check
+from mixmo.data.checksum import md5
 from mixmo.data.extract import unpack
 from mixmo.data.registry import remedy
 from mixmo.errors import UserError, unknown
