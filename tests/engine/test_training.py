@@ -225,6 +225,32 @@ def test_batches_repeat_and_augment_again(digits: Dataset) -> None:
     assert len(mix.images[0].flatten(1).unique(dim=0)) > 4
 
 
+def test_loggers_are_told_of_every_epoch(tmp_path: Path) -> None:
+    """Stopped and resumed: csv has every epoch once, another logger hears hyperparameters once and how it ended."""
+    heard: list[tuple[str, object]] = []
+
+    class Mine:
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            heard.append(("metrics", step))
+
+        def log_hyperparams(self, params: dict[str, object]) -> None:
+            heard.append(("width", params["width"]))
+
+        def finalize(self, status: str) -> None:
+            heard.append(("end", status))
+
+    logged = Runtime(device="cpu", quiet=True, logger="csv")
+    train(SMALL, tmp_path / "run", logged, until=3 * STEPS // 2, loggers=[Mine()])
+    run = train(SMALL, tmp_path / "run", logged, resume=True, loggers=[Mine()])
+    epochs = [("metrics", STEPS * k) for k in (1, 2, 3, 4)]
+    assert heard == [("width", 1), epochs[0], ("end", "success"), *epochs[1:], ("end", "success")]
+    table = next(run.path.glob("logs/csv/*.csv")).read_text().splitlines()
+    assert len(table) == 1 + 4
+    column = table[0].split(",").index("train/loss")
+    losses = [float(row.split(",")[column]) for row in table[1:]]
+    assert losses == pytest.approx([line["train"]["loss"] for line in run.metrics()])
+
+
 def test_refuses_to_overwrite(finished: Run) -> None:
     before = sorted(path.name for path in finished.path.iterdir())
     with pytest.raises(UserError, match="exists already; give --resume"):

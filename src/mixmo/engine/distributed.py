@@ -137,6 +137,13 @@ def slurm() -> bool:
     return SLURMEnvironment.detect()
 
 
+def lost(error: RuntimeError) -> bool:
+    """Whether this is what a process hears of another one's end."""
+    return isinstance(error, dist.DistError) or any(
+        word in str(error) for word in ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL")
+    )
+
+
 def synchronise(net: nn.Module, device: torch.device) -> nn.Module:
     """Batch normalisation over the batches of all processes. Parameters and their names stay."""
     if device.type == "cuda":

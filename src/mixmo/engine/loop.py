@@ -5,6 +5,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches
 from mixmo.engine.budget import fitted, measure
 from mixmo.engine.checkpoint import Checkpoints, State
-from mixmo.engine.distributed import World, synchronise
+from mixmo.engine.distributed import World, lost, synchronise
+from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.prepare import (
     check_fit,
     check_world,
@@ -40,17 +42,24 @@ from mixmo.models import multiply_adds, parameters, stage_shapes
 from mixmo.predict import predict_logits
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run, environment, halve
+from mixmo.runs import Run, environment, halve, plain
 from mixmo.types import Dataset, Split
 
 AGREE = 16  # steps between two questions to the other processes whether to stop
 
 
 def train(
-    recipe: Recipe, out: Path, runtime: Runtime | None = None, *, resume: bool = False, until: int | None = None
+    recipe: Recipe,
+    out: Path,
+    runtime: Runtime | None = None,
+    *,
+    resume: bool = False,
+    until: int | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Run:
     """Train a recipe into the folder `out`, or up to step `until`. With `resume`, continue what is there.
 
+    `loggers` are told of every scored epoch: anything with Lightning's logger interface, beside `runtime.logger`.
     Several networks are runs of their own in folders 0, 1, ... of `out`, with seeds that follow each other.
     """
     began = time.monotonic()
@@ -64,7 +73,7 @@ def train(
     if run.finished:
         return run
     if recipe.networks == 1:
-        trainer = Trainer(run.recipe, dataset, run, runtime, device)
+        trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
         if runtime.minutes is not None and trainer.state.step == 0:
             trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
         trainer.run(until)
@@ -73,14 +82,22 @@ def train(
     for i, (path, one) in enumerate(zip(run.networks(), singles(recipe), strict=True)):
         if not runtime.quiet and world.writes:
             print(f"network {i + 1} of {recipe.networks}", file=sys.stderr)
-        train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until)
+        train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until, loggers=loggers)
     return run
 
 
 class Trainer:
     """One training: network, optimiser, batches and where it stands."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset, run: Run, runtime: Runtime, device: torch.device) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        run: Run,
+        runtime: Runtime,
+        device: torch.device,
+        loggers: Sequence[Logger] = (),
+    ) -> None:
         self.recipe, self.dataset, self.run_folder, self.runtime, self.device = recipe, dataset, run, runtime, device
         self.world: World = runtime.world()
         self.train_split, self.held_out = hold_out(dataset.train, recipe.validation, recipe.seed)
@@ -123,6 +140,8 @@ class Trainer:
         )
         self.step.meter.copy_(torch.tensor(self.state.meter, dtype=torch.float64))
         self.stopping = False
+        named = runtime.logger.split(",") if runtime.logger else []
+        self.loggers = Loggers([*named, *loggers] if self.world.writes else [], run.path)
 
     def fit(self, seconds: float) -> None:
         """Take as many epochs as this time allows, by the pace of the first steps; they are not kept."""
@@ -134,12 +153,28 @@ class Trainer:
 
     def run(self, until: int | None = None) -> None:
         """Train to the end, or to step `until`; then or when a signal asks for it, save and stop."""
+        self.describe()
+        try:
+            self.steps(until)
+            self.loggers.finish("success")
+        except BaseException as error:
+            self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
+            raise
+
+    def describe(self) -> None:
+        """What the run directory says before the first step, or the first one since it was stopped."""
         run, state, world = self.run_folder, self.state, self.world
-        if world.writes:
-            run.write("environment.json", json.dumps({**environment(self.device), "processes": world.size}, indent=2))
-            run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
-            lines = [json.dumps(line) + "\n" for line in run.metrics() if line["epoch"] <= state.epochs_logged]
-            run.write("metrics.jsonl", "".join(lines))
+        if not world.writes:
+            return
+        run.write("environment.json", json.dumps({**environment(self.device), "processes": world.size}, indent=2))
+        run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
+        lines = [line for line in run.metrics() if line["epoch"] <= state.epochs_logged]
+        run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        self.loggers.start(plain(self.recipe), lines)
+
+    def steps(self, until: int | None) -> None:
+        """Steps, epochs and checkpoints, as long as they last."""
+        run, state, world = self.run_folder, self.state, self.world
         last = self.schedule.steps if until is None else min(until, self.schedule.steps)
         saved = time.monotonic()
         self.net.train()
@@ -245,6 +280,7 @@ class Trainer:
         if self.world.writes:
             with (self.run_folder.path / "metrics.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
+            self.loggers.log(line)
         state.epochs_logged, state.meter = state.step // steps, (0.0, 0.0)
         self.step.meter.zero_()
         return line
@@ -304,10 +340,3 @@ class Trainer:
             f"another process of this training was lost by step {self.state.step} ({str(error).splitlines()[0]}); "
             f"{kept}: start all of them again with --resume"
         )
-
-
-def lost(error: RuntimeError) -> bool:
-    """Whether this is what a process hears of another one's end."""
-    return isinstance(error, torch.distributed.DistError) or any(
-        word in str(error) for word in ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL")
-    )

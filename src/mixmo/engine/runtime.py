@@ -36,6 +36,9 @@ class Runtime:
     """Checkpoints and weights in files of at most so many megabytes."""
     compact: bool = False
     """Checkpoints and final weights in bfloat16: half the size; a resumed run then continues from rounded weights."""
+    logger: str | None = None
+    """Log every scored epoch to csv, tensorboard, or a class with Lightning's logger interface (my.module.Logger) too;
+    several with commas between them."""
     quiet: bool = False
     """No progress on the terminal."""
 
