@@ -4,7 +4,8 @@ import copy
 import math
 
 import torch
-from torch import nn
+
+from mixmo.models.network import Ensemble
 
 EVERY = 5  # steps between two updates: often enough for a horizon of hundreds of steps, and a fifth of the cost
 
@@ -12,8 +13,8 @@ EVERY = 5  # steps between two updates: often enough for a horizon of hundreds o
 class Average:
     """A network that follows another one's weights and batch statistics with this horizon, in steps."""
 
-    def __init__(self, net: nn.Module, horizon: float) -> None:
-        self.net = copy.deepcopy(net).requires_grad_(False)
+    def __init__(self, net: Ensemble, horizon: float) -> None:
+        self.net: Ensemble = copy.deepcopy(net).requires_grad_(False)
         self.horizon = horizon
         self.pairs = [
             (into, source)

@@ -6,6 +6,7 @@ processes were started, connects them and hands out the devices.
 """
 
 import functools
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from mixmo.errors import UserError
 
@@ -69,12 +71,15 @@ class Processes(World):
 
         nodes = int(os.environ.get("GROUP_WORLD_SIZE", os.environ.get("SLURM_NNODES", "1")))
         world = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
+        # Synchronised batch statistics are alike everywhere already. The option's name changed after torch 2.11.
+        known = inspect.signature(DistributedDataParallel.__init__).parameters
+        options: dict[str, Any] = {"gradient_as_bucket_view": True}
+        options["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
         self.fabric = Fabric(
             accelerator=accelerator,
             devices=world // nodes,
             num_nodes=nodes,
-            # Synchronised batch statistics are alike everywhere already.
-            strategy=DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True),
+            strategy=DDPStrategy(**options),
         )
         self.fabric.launch()
         self.rank, self.size = self.fabric.global_rank, self.fabric.world_size

@@ -58,6 +58,8 @@ class Step:
             # Small kernels side by side in one launch: 2 % at batch 64 on an H200 (benchmarks/RESULTS.md).
             options: dict[str, Any] = {"combo_kernels": True} if device.type == "cuda" else {}
             self._forward = torch.compile(self._eager, dynamic=False, options=options)
+            # The convolutions use it already; the matrix products of the heads are too small to matter.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
         self._untried = compiled
         self._graph = Graph(self._run) if graphed else None
         if compiled and device.type == "cuda":

@@ -1,0 +1,116 @@
+"""Where the scores of each epoch go beside metrics.jsonl: CSV, TensorBoard, anything that Lightning could log to."""
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from mixmo.errors import UserError, unknown
+
+BUILT_IN = ("csv", "tensorboard")
+FOLDER = "logs"  # of the run directory
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """What Lightning asks of a logger, as far as it is used here."""
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None: ...
+    def log_hyperparams(self, params: dict[str, Any]) -> None: ...
+    def finalize(self, status: str) -> None: ...
+
+
+class Loggers:
+    """The loggers of a run. They say what metrics.jsonl says, also after a resume."""
+
+    def __init__(self, chosen: Sequence[str | Logger], folder: Path) -> None:
+        """`chosen`: "csv", "tensorboard" (both write below `folder`/logs), the dotted path of a class, or a logger."""
+        self.folder = folder / FOLDER
+        self.names = [name for name in BUILT_IN if name in chosen]
+        self.others = [made(logger, self.folder) for logger in chosen if logger not in BUILT_IN]
+        self.ours: list[Logger] = []
+        if "tensorboard" in self.names:
+            check_tensorboard()
+
+    def start(self, hyperparameters: Mapping[str, Any], logged: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Begin, or continue after these lines of metrics.jsonl.
+
+        Our own files are written anew, since the lines after the last checkpoint will come again; other loggers keep
+        what they were told.
+        """
+        for name in self.names:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        self.ours = [built_in(name, self.folder) for name in self.names]
+        for logger in (*self.ours, *([] if logged else self.others)):
+            with contextlib.suppress(NotImplementedError):  # a CSV file has no place for them
+                logger.log_hyperparams(dict(hyperparameters))
+        for line in logged:
+            for logger in self.ours:
+                logger.log_metrics(dict(flat(line)), line["step"])
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        for logger in (*self.ours, *self.others):
+            logger.log_metrics(dict(flat(line)), line["step"])
+
+    def finish(self, status: str = "success") -> None:
+        """Flush and close: "success", or "failed" or "interrupted", as Lightning has it."""
+        for logger in (*self.ours, *self.others):
+            logger.finalize(status)
+
+
+def flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a nested line, each under its path; but for the step, which loggers are told apart.
+
+    >>> dict(flat({"step": 3, "train": {"loss": 0.5}, "test": {"members": [{"top1": 0.1}, {"top1": 0.2}]}}))
+    {'train/loss': 0.5, 'test/members/0/top1': 0.1, 'test/members/1/top1': 0.2}
+    """
+    for key, value in line.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{name}/")
+        elif isinstance(value, list | tuple):
+            yield from flat({str(i): part for i, part in enumerate(value)}, f"{name}/")
+        elif isinstance(value, int | float) and name != "step":
+            yield name, value
+
+
+def built_in(name: str, folder: Path) -> Logger:
+    """Lightning Fabric's, writing to `folder`/`name`."""
+    from lightning_fabric.loggers.csv_logs import CSVLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+    if name == "csv":
+        return CSVLogger(folder, name=None, version=name, flush_logs_every_n_steps=1)
+    return TensorBoardLogger(folder, name=None, version=name)
+
+
+def check_tensorboard() -> None:
+    if importlib.util.find_spec("tensorboard") is None and importlib.util.find_spec("tensorboardX") is None:
+        raise UserError("logger 'tensorboard' needs a package that is not here; pip install 'mixmo[tensorboard]'")
+
+
+def made(chosen: str | Logger, folder: Path) -> Logger:
+    """A logger as given, or of the class at a dotted path, which is told where to write if it asks."""
+    if not isinstance(chosen, str):
+        if not isinstance(chosen, Logger):
+            raise UserError(
+                f"a {type(chosen).__name__} is no logger; it needs log_metrics, log_hyperparams and finalize"
+            )
+        return chosen
+    module, _, name = chosen.rpartition(".")
+    if not module:
+        raise unknown("logger", chosen, BUILT_IN)
+    try:
+        kind = getattr(importlib.import_module(module), name)
+        asked = [key for key in ("save_dir", "root_dir") if key in inspect.signature(kind).parameters]
+        return made(kind(**{key: str(folder) for key in asked}), folder)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"logger '{chosen}' cannot be made ({error}); name csv, tensorboard, or a class that needs no arguments, "
+            "such as lightning.pytorch.loggers.MLFlowLogger"
+        ) from error
