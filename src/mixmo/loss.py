@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixmo.types import Mix
 
@@ -15,3 +15,17 @@ def loss(logits: Tensor, mix: Mix) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     entropy = F.cross_entropy(logits.flatten(0, 1), mix.targets.flatten(0, 1), reduction="none")
     return (mix.weights * entropy.view_as(mix.weights)).mean(1).sum()
+
+
+class MixMoLoss(nn.Module):
+    """A criterion for loops that have one for training and evaluation: `criterion(net(mix), mix)`.
+
+    Of a Mix it is `loss`; of plain labels (N,), or soft targets (N, K), the cross-entropy of the ensemble (N, K).
+
+    >>> criterion = MixMoLoss()
+    >>> criterion(torch.zeros(4, 10), torch.tensor([1, 2, 3, 4])).item() == torch.tensor(10.0).log().item()
+    True
+    """
+
+    def forward(self, logits: Tensor, target: Mix | Tensor) -> Tensor:
+        return loss(logits, target) if isinstance(target, Mix) else F.cross_entropy(logits.float(), target)

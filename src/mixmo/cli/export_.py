@@ -1,0 +1,106 @@
+"""mixmo export MODEL --to model.onnx|model.pt2 [--precision fp32|bf16|int8] [--temperature T]"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mixmo import data
+from mixmo.about import About
+from mixmo.augment.basic import centre, normalise
+from mixmo.cli.arguments import parse, parser
+from mixmo.errors import UserError
+from mixmo.export import check_target, export
+from mixmo.hub import load
+from mixmo.runs import Run
+from mixmo.types import Split
+
+CALIBRATION = 256  # training images that int8 takes its ranges from
+MEMORY = 2**30  # bytes of test images, decoded to float32, at most
+
+
+def main(arguments: list[str]) -> None:
+    into = parser("export", "Write a network as one file that gives probabilities and how sure they are.")
+    into.add_argument("model", help="run directory, saved folder, or name on the Hub")
+    into.add_argument("--to", type=Path, required=True, help="file to write, .onnx or .pt2")
+    into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
+    into.add_argument(
+        "--temperature",
+        type=float | None,
+        default=None,
+        help="divides the logits; by default the one fitted on held-out images (--validation of the run), else 1",
+    )
+    into.add_argument(
+        "--precision",
+        type=Literal["fp32", "bf16", "int8"],
+        default="fp32",
+        help="bf16 and int8 (.onnx) are smaller; what they cost in Top1 is measured on the test set",
+    )
+    into.add_argument("--normalise", action="store_true", help="the file takes pixels in 0..1 and normalises them")
+    into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, for bf16 and int8")
+    into.add_argument("--force", action="store_true", help="replace the file if there is one")
+    parsed = parse(into, arguments)
+    check_target(parsed.to, parsed.precision, parsed.force)
+    net = load(parsed.model, parsed.which)
+    about: About | None = getattr(net, "about", None)
+    if about is None:
+        raise UserError(f"{parsed.model} does not say how its images are prepared; export it with mixmo.export instead")
+    if parsed.temperature is None:
+        print(temperature_line(about), file=sys.stderr)
+    calibration, test = None, None
+    if parsed.precision != "fp32":
+        try:
+            dataset = data.load(dataset_name(parsed.model, about), parsed.data)
+            calibration = sample(dataset.train, about, parsed.normalise, CALIBRATION)[0]
+            test = sample(dataset.test, about, parsed.normalise)
+        except UserError as error:
+            if parsed.precision == "int8":
+                raise
+            print(f"Top1 is not measured: {error}", file=sys.stderr)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of, the summary says
+        exported = export(
+            net,
+            parsed.to,
+            normalise=parsed.normalise,
+            temperature=parsed.temperature,
+            precision=parsed.precision,
+            calibration=calibration,
+            test=test,
+            overwrite=parsed.force,
+        )
+    print(exported)
+
+
+def temperature_line(about: About) -> str:
+    """Where the temperature comes from; never from the test set."""
+    if about.calibration is None:
+        return (
+            "temperature 1: no images were held out to fit one on (`mixmo train --validation`), so the probabilities "
+            "are not calibrated; give --temperature if you know it"
+        )
+    fitted = about.calibration
+    return f"temperature {fitted.temperature:.4g}, from the {fitted.samples} images that were held out"
+
+
+def dataset_name(model: str, about: About) -> str:
+    """What the network was trained on."""
+    if (Path(model) / "recipe.yaml").is_file():
+        return Run.open(model).recipe.dataset
+    if about.dataset is None:
+        raise UserError(f"{model} does not say what it was trained on; give the run directory")
+    return about.dataset
+
+
+def sample(split: Split, about: About, pixels: bool, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """Images as the file takes them, and labels: `count` at random, or all that fit the memory."""
+    channels, height, width = about.size
+    size = None if split.images.shape[1:3] == (height, width) else height
+    most = min(count or len(split.labels), len(split.labels), max(1, MEMORY // (4 * channels * height * width)))
+    chosen = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(0))[:most].sort().values
+    mean, std = ((0.0,) * channels, (1.0,) * channels) if pixels else (about.mean, about.std)
+    parts = [normalise(centre(images, size), mean, std) for images in split.images[chosen].split(100)]
+    return torch.cat(parts).contiguous(), split.labels[chosen]

@@ -1,0 +1,40 @@
+"""PyTorch's own format: an exported program, which torch.export.load or AOTInductor run without this package."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mixmo.export.metadata import Metadata
+from mixmo.export.onnx_ import quiet
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+EXTRA = "mixmo.json"  # the name of the metadata inside the file
+
+
+def write(program: "ExportedProgram", metadata: Metadata, path: Path) -> None:
+    tidy(program)
+    with quiet():
+        torch.export.save(program, path, extra_files={EXTRA: json.dumps(metadata.to_dict(), indent=2)})
+
+
+def tidy(program: "ExportedProgram") -> None:
+    """Without the paths of this machine, which are a third of the graph's bytes too."""
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+
+
+class Session:
+    """A written file, run by PyTorch."""
+
+    def __init__(self, path: Path) -> None:
+        self.module = torch.export.load(path).module()
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        outputs: dict[str, Tensor] = self.module(images)
+        return outputs

@@ -1,0 +1,47 @@
+"""Whether a file says what PyTorch says, and how often it is right."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from mixmo.errors import UserError
+from mixmo.export.graph import Deployed
+from mixmo.export.shape import Size
+from mixmo.export.write import Session
+
+
+def examples(size: Size, pixels: bool) -> Tensor:
+    """Three random images: pixels in 0..1, or about what normalised images span."""
+    uniform = torch.rand(3, *size, generator=torch.Generator().manual_seed(0))
+    return uniform if pixels else 2 * uniform - 1
+
+
+def run(graph: Deployed, images_NCHW: Tensor, size: Size) -> dict[str, Tensor]:
+    """One batch; a size that the network cannot read is the user's."""
+    try:
+        with torch.no_grad():
+            outputs: dict[str, Tensor] = graph(images_NCHW)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"the network cannot read images of size {size} ({reason}); give the right `size`") from error
+    return outputs
+
+
+def compare(graph: Deployed, session: Session, images_NCHW: Tensor) -> float:
+    """The largest difference of any output, for one image and for several."""
+    worst = 0.0
+    for batch in (images_NCHW, images_NCHW[:1]):
+        with torch.no_grad():
+            expected = graph(batch)
+        got = session(batch)
+        for name, values in expected.items():
+            worst = max(worst, (got[name].float() - values).abs().max().nan_to_num(math.inf).item())
+    return worst
+
+
+@torch.no_grad()
+def accuracy(predict: Session | Deployed, images_NCHW: Tensor, labels_N: Tensor) -> float:
+    """Top1 of the ensemble."""
+    answers = [predict(batch)["probs"].argmax(1) for batch in images_NCHW.split(100)]
+    return (torch.cat(answers) == labels_N).double().mean().item()

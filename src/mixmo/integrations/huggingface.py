@@ -1,0 +1,73 @@
+"""Hugging Face: `MixMoTrainer(net, TrainingArguments(...), mixer=mixer, train_dataset=...)`. For Accelerate, no class
+is needed: its loops are plain ones."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from mixmo.errors import UserError
+from mixmo.integrations.pairing import StepMixer, check_members
+from mixmo.loss import loss
+from mixmo.mixing import Mixer
+from mixmo.models.network import Ensemble
+
+try:
+    from transformers import Trainer, TrainingArguments
+except ModuleNotFoundError as error:
+    raise UserError(f"{error.name} is not installed; pip install 'mixmo[loops]'") from error
+
+IMAGES, LABELS = "pixel_values", "labels"  # what Hugging Face's image classifiers call them
+
+
+class MixMoTrainer(Trainer):
+    """A Trainer whose training batches are paired and mixed on the device; evaluation sees the ensemble's logits.
+
+    Samples are (image, label), or dicts with `pixel_values` and `label` or `labels`. The mixing follows `args.seed`.
+    """
+
+    def __init__(self, model: Ensemble, args: TrainingArguments | None = None, *, mixer: Mixer, **others: Any) -> None:
+        check_members(model, mixer)
+        others.setdefault("data_collator", collate)
+        super().__init__(model, args, **others)
+        self.label_names = [LABELS]  # the Trainer would look for them among the arguments of `forward`
+        self.step_mixer = StepMixer(mixer, self.args.seed)
+        self._place = (0, 0)  # the step under way, and the next of the batches that make it
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        images, labels = inputs[IMAGES], inputs[LABELS]
+        if model.training:
+            args, parts = self.args, self.args.gradient_accumulation_steps
+            step, part = self._place if self._place[0] == self.state.global_step else (self.state.global_step, 0)
+            self._place = (step, part + 1)
+            ranks = {"rank": args.process_index, "processes": args.world_size}
+            mix = self.step_mixer(images, labels, step * parts + part, self.state.max_steps * parts, **ranks)
+            logits = model(mix)
+            value = loss(logits, mix)
+        else:
+            logits = model(images)
+            value = F.cross_entropy(logits.float(), labels)
+        return (value, {"logits": logits}) if return_outputs else value
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """The columns of a data set that are kept: the Trainer would keep the arguments of `forward`."""
+        self._signature_columns = [IMAGES, LABELS, "label"]  # type: ignore[assignment]
+
+
+def collate(samples: Sequence[Mapping[str, Any] | tuple[Any, Any]]) -> dict[str, Tensor]:
+    """A batch of pairs, or of dicts whose label may be called `label`."""
+    if isinstance(samples[0], Mapping):
+        pairs = [(sample[IMAGES], sample[LABELS if LABELS in sample else "label"]) for sample in samples]  # type: ignore[call-overload]
+    else:
+        pairs = list(samples)  # type: ignore[arg-type]
+    images, labels = default_collate(pairs)
+    return {IMAGES: images, LABELS: torch.as_tensor(labels)}

@@ -1,0 +1,74 @@
+"""Lightning: `Trainer(max_epochs=10).fit(MixMoModule(net, mixer, optimizer), train_loader, val_loader)`."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.integrations.pairing import StepMixer, check_members
+from mixmo.loss import loss
+from mixmo.metrics.scores import nll, top1
+from mixmo.mixing import Mixer
+from mixmo.models.network import Ensemble
+from mixmo.predict import predict
+
+try:
+    from lightning.pytorch import LightningModule
+except ModuleNotFoundError as error:
+    raise UserError(f"{error.name} is not installed; pip install 'mixmo[loops]'") from error
+
+PREDICTED = ("logits", "probs", "labels", "entropy", "mutual_information")
+
+
+class MixMoModule(LightningModule):
+    """Trains and evaluates a network with M members on batches (images, labels); predicts on images.
+
+    net: from `mixmo.wrap` or `mixmo.create`.
+    mixer: pairs and mixes each batch, on its device.
+    optimizer: from the parameters to what Lightning's `configure_optimizers` may return, say
+        `lambda parameters: torch.optim.AdamW(parameters, 1e-3)`.
+    """
+
+    def __init__(
+        self, net: Ensemble, mixer: Mixer, optimizer: Callable[[Iterable[nn.Parameter]], Any], *, seed: int = 0
+    ) -> None:
+        super().__init__()
+        check_members(net, mixer)
+        self.net = net
+        self.mixer = StepMixer(mixer, seed)
+        self.optimizer = optimizer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The ensemble's logits (N, K)."""
+        logits: Tensor = self.net(images)
+        return logits
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        images, labels = batch
+        trainer = self.trainer
+        step = trainer.fit_loop.epoch_loop.total_batch_idx  # batches, of which several may make an optimiser's step
+        steps = trainer.estimated_stepping_batches * trainer.accumulate_grad_batches
+        mix = self.mixer(images, labels, step, steps, rank=self.global_rank, processes=trainer.world_size)
+        value = loss(self.net(mix), mix)
+        self.log("train_loss", value, batch_size=len(images))
+        return value
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._score("val", *batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._score("test", *batch)
+
+    def predict_step(self, batch: Tensor | tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """Of images, or of the images of a batch with labels: what is in a `Prediction`, as Lightning can gather it."""
+        prediction = predict(self.net, batch if isinstance(batch, Tensor) else batch[0])
+        return {name: getattr(prediction, name) for name in PREDICTED}
+
+    def configure_optimizers(self) -> Any:
+        return self.optimizer(self.net.parameters())
+
+    def _score(self, part: str, images: Tensor, labels: Tensor) -> None:
+        logits_NK = self.net(images)
+        scores = {f"{part}_nll": nll(logits_NK, labels).float(), f"{part}_top1": top1(logits_NK, labels).float()}
+        self.log_dict(scores, prog_bar=True, batch_size=len(images), sync_dist=True)

@@ -1,0 +1,217 @@
+"""The plain loop, Accelerate, Lightning and Hugging Face's Trainer take the same steps; docs/loops.md runs."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+import mixmo
+from mixmo.augment.basic import normalise
+from mixmo.errors import UserError
+from mixmo.integrations.pairing import Collate, StepMixer
+from mixmo.types import Dataset, Mix
+
+STEPS, BATCH, SEED = 10, 16, 3
+MIXER = mixmo.Mixer("cut", members=2)
+
+
+@pytest.fixture(scope="module")
+def samples(digits: Dataset) -> TensorDataset:
+    """Two epochs and a half of five batches each; in order, as each loop would shuffle in its own way."""
+    images = normalise(digits.train.images[: 4 * BATCH], digits.mean, digits.std)
+    return TensorDataset(images.contiguous(), digits.train.labels[: 4 * BATCH])
+
+
+def network() -> mixmo.Network:
+    torch.manual_seed(0)
+    return mixmo.create("wrn10_1", classes=10, members=2, channels=1)
+
+
+def sgd(parameters: Any) -> torch.optim.SGD:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
+
+
+def batches(samples: TensorDataset) -> Any:
+    """Epochs without end."""
+    while True:
+        yield from DataLoader(samples, BATCH)
+
+
+@pytest.fixture(scope="module")
+def plain(samples: TensorDataset) -> list[float]:
+    """The losses of the loop that every other must repeat."""
+    net, losses = network().train(), []
+    optimizer, mixer = sgd(net.parameters()), StepMixer(MIXER, SEED)
+    for step, (images, labels) in zip(range(STEPS), batches(samples), strict=False):
+        mix = mixer(images, labels, step, STEPS)
+        loss = mixmo.loss(net(mix), mix)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    return losses
+
+
+def test_lightning(samples: TensorDataset, plain: list[float], tmp_path: Path) -> None:
+    from lightning.pytorch import Callback, Trainer
+
+    from mixmo.integrations.lightning import MixMoModule
+
+    losses: list[float] = []
+
+    class Record(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            losses.append(outputs["loss"].item())
+
+    module = MixMoModule(network(), MIXER, sgd, seed=SEED)
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(
+        max_steps=STEPS,
+        accelerator="cpu",
+        callbacks=[Record()],
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+        **options,
+    )
+    loader = DataLoader(samples, BATCH)
+    trainer.fit(module, loader, loader)
+    assert losses == pytest.approx(plain, rel=1e-6)
+    (scores,) = trainer.test(module, loader, verbose=False)
+    net, (images, labels) = module.net.eval(), samples.tensors
+    assert scores["test_top1"] == pytest.approx((net(images).argmax(1) == labels).float().mean().item(), abs=1e-6)
+    predictions = trainer.predict(module, loader)
+    found = torch.cat([batch["probs"] for batch in predictions]).float()
+    torch.testing.assert_close(found, net(images).softmax(1), atol=1e-5, rtol=0)
+
+
+def hugging(samples: TensorDataset, folder: Path, net: mixmo.Network, **arguments: Any) -> tuple[Any, list[float]]:
+    from transformers import TrainingArguments
+
+    from mixmo.integrations.huggingface import MixMoTrainer
+
+    losses: list[float] = []
+
+    class Recorded(MixMoTrainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            result = super().compute_loss(*args, **kwargs)
+            if isinstance(result, Tensor):
+                losses.append(result.item())
+            return result
+
+        def _get_train_sampler(self, *args: Any) -> Any:
+            return torch.utils.data.SequentialSampler(samples)
+
+    options = TrainingArguments(
+        folder,
+        max_steps=STEPS,
+        per_device_train_batch_size=BATCH,
+        seed=SEED,
+        max_grad_norm=0.0,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        **arguments,
+    )
+    optimizer = sgd(net.parameters())
+    constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    trainer = Recorded(
+        net, options, mixer=MIXER, train_dataset=samples, eval_dataset=samples, optimizers=(optimizer, constant)
+    )
+    trainer.train()
+    return trainer, losses
+
+
+def test_hugging_face(samples: TensorDataset, plain: list[float], tmp_path: Path) -> None:
+    net = network()
+    trainer, losses = hugging(samples, tmp_path, net)
+    assert losses == pytest.approx(plain, rel=1e-6)
+    images, labels = samples.tensors
+    output = trainer.predict(samples)
+    expected = net.eval()(images)
+    torch.testing.assert_close(torch.from_numpy(output.predictions), expected, atol=1e-5, rtol=0)
+    loss = torch.nn.functional.cross_entropy(expected, labels).item()
+    assert output.metrics["test_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_hugging_face_accumulates(samples: TensorDataset, tmp_path: Path) -> None:
+    """The batches of one optimiser step are mixed in different ways; here their images and weights are the same."""
+    alike = TensorDataset(*(t[:BATCH].repeat(4, *[1] * (t.dim() - 1)) for t in samples.tensors))
+    _, losses = hugging(alike, tmp_path, network(), gradient_accumulation_steps=2)
+    assert len(losses) == 2 * STEPS
+    assert losses[0] != losses[1]
+
+
+def test_accelerate(samples: TensorDataset, plain: list[float]) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    net = network()
+    net, optimizer, loader = accelerator.prepare(net, sgd(net.parameters()), DataLoader(samples, BATCH))
+    losses: list[float] = []
+    mixer = StepMixer(MIXER, SEED)
+    while len(losses) < STEPS:
+        for images, labels in loader:
+            mix = mixer(images, labels, len(losses), STEPS, rank=accelerator.process_index)
+            loss = mixmo.loss(net(mix), mix)
+            optimizer.zero_grad()
+            accelerator.backward(loss)
+            optimizer.step()
+            losses.append(loss.item())
+            if len(losses) == STEPS:
+                break
+    assert losses == pytest.approx(plain, rel=1e-6)
+
+
+def test_processes_draw_their_own(samples: TensorDataset) -> None:
+    images, labels = (tensor[:BATCH] for tensor in samples.tensors)
+    mixer = StepMixer(MIXER, SEED)
+    drawn = [mixer(images, labels, step, 10, rank=rank, processes=2) for step in range(2) for rank in range(2)]
+    for i, one in enumerate(drawn):
+        for other in drawn[:i]:
+            assert not torch.equal(one.weights, other.weights)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_collate(samples: TensorDataset, workers: int) -> None:
+    """Batches made by the data loader, in this process or another, are what the mixer gives for their images."""
+    collate = Collate(mixmo.Mixer("cut", members=2, p=1.0))
+    torch.manual_seed(1)
+    context = "fork" if workers else None
+    loader = DataLoader(samples, BATCH, collate_fn=collate, num_workers=workers, multiprocessing_context=context)
+    known = {image.numpy().tobytes(): label for image, label in samples}
+    seen = list(loader)
+    assert [type(mix) for mix in seen] == [Mix] * 4
+    for mix in seen:
+        assert mix.images.shape == (2, BATCH, 1, 8, 8)
+        for m in range(2):
+            for image, target in zip(mix.images[m], mix.targets[m], strict=True):
+                assert known[image.numpy().tobytes()] == target
+    masked = [len(mix.coefficients.unique()) == 2 for mix in seen]
+    assert all(masked)
+    collate.progress = 1.0  # no masks any more
+    assert all(mix.coefficients[:, :, 0].std((2, 3)).max() < 1e-6 for mix in loader)
+
+
+def test_other_members_are_refused() -> None:
+    from mixmo.integrations.lightning import MixMoModule
+
+    with pytest.raises(UserError, match="reads 2 images at once and the mixer mixes 3"):
+        MixMoModule(network(), mixmo.Mixer(members=3), sgd)
+
+
+def test_criterion(samples: TensorDataset) -> None:
+    images, labels = (tensor[:BATCH] for tensor in samples.tensors)
+    net, criterion = network(), mixmo.MixMoLoss()
+    mix = MIXER(images, labels)
+    logits = net(mix)
+    assert torch.equal(criterion(logits, mix), mixmo.loss(logits, mix))
+    ensemble = copy.deepcopy(net).eval()(images)
+    own = ensemble.log_softmax(1)[torch.arange(BATCH), labels]
+    torch.testing.assert_close(criterion(ensemble, labels), -own.mean())

@@ -1,0 +1,323 @@
+"""Exported files say what PyTorch says, in ONNX and .pt2, and what a loop over the formulas says."""
+
+import json
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor
+
+import mixmo
+from mixmo import data
+from mixmo.about import About
+from mixmo.augment.basic import normalise
+from mixmo.calibration import Calibration
+from mixmo.cli import main
+from mixmo.engine import Runtime, train
+from mixmo.errors import UserError
+from mixmo.export import export, pt2
+from mixmo.recipes import named
+from mixmo.runs import Run, load_tensors
+
+SIZE, CLASSES, TEMPERATURE = (1, 8, 8), tuple("0123456789"), 1.7
+STATISTICS = {"mean": (0.3,), "std": (0.4,)}
+FORMATS = ("onnx", "pt2")
+
+
+def network(**changes: Any) -> mixmo.Network:
+    """With normalisation statistics and heads unlike the initial ones: nothing is hidden by zeros and ones."""
+    torch.manual_seed(0)
+    net = mixmo.create("wrn10_1", **{"classes": 10, "members": 2, "channels": 1, **changes})
+    for name, tensor in net.state_dict().items():
+        if "running_mean" in name or name.endswith("bias"):
+            tensor.normal_(0, 0.1)
+        elif "running_var" in name:
+            tensor.uniform_(0.5, 2)
+        elif "heads" in name:
+            tensor.normal_(0, 1.0)
+    return net.eval()
+
+
+def run_file(path: Path, images: Tensor) -> dict[str, np.ndarray]:
+    """As a user would who has not this package."""
+    if path.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(None, {"images": images.numpy()}), strict=True))
+    with torch.no_grad():
+        outputs = torch.export.load(path).module()(images)
+    return {name: value.numpy() for name, value in outputs.items()}
+
+
+def metadata(path: Path) -> dict[str, Any]:
+    if path.suffix == ".onnx":
+        strings = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
+        plain = ("mixmo", "layout", "colour", "preprocessing", "input", "precision")
+        return {key: text if key in plain else json.loads(text) for key, text in strings.items()}
+    extra = {pt2.EXTRA: ""}
+    torch.export.load(path, extra_files=extra)
+    return json.loads(extra[pt2.EXTRA])
+
+
+def by_hand(logits_MNK: np.ndarray, temperature: float) -> dict[str, np.ndarray]:
+    """The four outputs, sample by sample, in double precision."""
+
+    def softmax(z: np.ndarray) -> np.ndarray:
+        e = np.exp(z - z.max())
+        return e / e.sum()
+
+    def entropy(p: np.ndarray) -> float:
+        return -sum(x * np.log(x) for x in p if x > 0)
+
+    rows = []
+    for n in range(logits_MNK.shape[1]):
+        members = [softmax(z / temperature) for z in logits_MNK[:, n].astype(float)]
+        probs = softmax(np.mean(logits_MNK[:, n].astype(float), axis=0) / temperature)
+        information = entropy(np.mean(members, axis=0)) - np.mean([entropy(p) for p in members])
+        rows.append((probs, members, entropy(probs), information))
+    names = ("probs", "members", "entropy", "mutual_information")
+    return {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One network in both formats."""
+    folder = tmp_path_factory.mktemp("exported")
+    written = {}
+    for suffix in FORMATS:
+        path, known = folder / f"net.{suffix}", {"size": SIZE, "classes": CLASSES, **STATISTICS}
+        result = export(network().train(), path, temperature=TEMPERATURE, **known)
+        assert result.difference <= 1e-4
+        assert result.bytes == result.path.stat().st_size
+        assert "2 members, folded" in str(result)
+        written[suffix] = result.path
+    assert sorted(path.name for path in folder.iterdir()) == ["net.onnx", "net.pt2"]  # and nothing else
+    return written
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("samples", [1, 2, 7])
+def test_outputs(files: dict[str, Path], suffix: str, samples: int) -> None:
+    """Those of the unfolded network, for any number of images."""
+    net, images = network(), torch.randn(samples, *SIZE, generator=torch.Generator().manual_seed(samples))
+    got = run_file(files[suffix], images)
+    with torch.no_grad():
+        expected = by_hand(net.each(images).numpy(), TEMPERATURE)
+    assert list(got) == list(expected)
+    for name, values in expected.items():
+        assert got[name].shape == values.shape
+        np.testing.assert_allclose(got[name], values, atol=1e-5, err_msg=name)
+    assert expected["mutual_information"].max() > 0.05  # the members differ enough for this to say anything
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_outputs_are_those_of_predict(files: dict[str, Path], suffix: str) -> None:
+    images = torch.randn(4, *SIZE)
+    got = run_file(files[suffix], images)
+    prediction = mixmo.predict(network(), images, calibration=Calibration(TEMPERATURE))
+    np.testing.assert_allclose(got["probs"], prediction.calibrated, atol=1e-5)
+    prediction = mixmo.predict(network(), images)
+    plain = by_hand(prediction.logits.numpy(), 1.0)
+    np.testing.assert_allclose(plain["probs"], prediction.probs, atol=1e-6)
+    np.testing.assert_allclose(plain["mutual_information"], prediction.mutual_information, atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_metadata(files: dict[str, Path], suffix: str) -> None:
+    about = metadata(files[suffix])
+    assert tuple(about["classes"]) == CLASSES
+    assert (about["mean"], about["std"], about["normalises"]) == ([0.3], [0.4], False)
+    assert (about["size"], about["layout"], about["colour"], about["range"]) == ([1, 8, 8], "NCHW", "grey", [0, 1])
+    assert (about["temperature"], about["members"], about["folded"], about["precision"]) == (1.7, 2, True, "fp32")
+    assert set(about["outputs"]) == {"probs", "members", "entropy", "mutual_information"}
+    assert about["mixmo"] == mixmo.__version__
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_no_paths_of_this_machine(files: dict[str, Path], suffix: str) -> None:
+    package = str(Path(mixmo.__file__).parent).encode()
+    content = files[suffix].read_bytes()
+    if suffix == "pt2":
+        with zipfile.ZipFile(files[suffix]) as archive:
+            content = b"".join(archive.read(name) for name in archive.namelist())
+    assert package not in content
+    assert b"site-packages" not in content
+
+
+def test_the_batch_has_a_name(files: dict[str, Path]) -> None:
+    session = onnxruntime.InferenceSession(files["onnx"])
+    assert session.get_inputs()[0].shape == ["batch", 1, 8, 8]
+    assert [output.shape for output in session.get_outputs()] == [["batch", 10], ["batch", 2, 10], ["batch"], ["batch"]]
+
+
+def test_normalisation_in_the_graph(files: dict[str, Path], tmp_path: Path) -> None:
+    path = export(network(), tmp_path / "a.pt2", size=SIZE, normalise=True, temperature=TEMPERATURE, **STATISTICS).path
+    pixels = torch.rand(3, *SIZE)
+    expected = run_file(files["pt2"], (pixels - 0.3) / 0.4)
+    for name, values in run_file(path, pixels).items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-5)
+    about = metadata(path)
+    assert (about["mean"], about["std"], about["normalises"]) == ([0.0], [1.0], True)  # nothing is left to do
+    assert "the graph normalises" in about["preprocessing"]
+
+
+def test_what_cannot_be_folded_is_exported_as_it_is(tmp_path: Path) -> None:
+    net, images = network(concat=True), torch.randn(3, *SIZE)
+    with pytest.warns(UserWarning, match="exported unfolded.*concatenated"):
+        result = export(net, tmp_path / "net.pt2", size=SIZE)
+    assert not metadata(result.path)["folded"]
+    assert "not folded (encodings that are concatenated" in str(result)
+    with torch.no_grad():
+        expected = by_hand(net.each(images).numpy(), 1.0)
+    np.testing.assert_allclose(run_file(result.path, images)["members"], expected["members"], atol=1e-5)
+
+
+def test_a_single_network(tmp_path: Path) -> None:
+    """It has one member, and exactly no mutual information."""
+    net, images = network(members=1), torch.randn(3, *SIZE)
+    got = run_file(export(net, tmp_path / "net.pt2", size=SIZE).path, images)
+    np.testing.assert_allclose(got["probs"], net(images).softmax(1).detach(), atol=1e-6)
+    np.testing.assert_array_equal(got["probs"], got["members"][:, 0])
+    np.testing.assert_array_equal(got["mutual_information"], 0)
+
+
+def test_a_loaded_network_tells_what_it_knows(tmp_path: Path) -> None:
+    net = network()
+    net.about = About(SIZE, (0.3,), (0.4,), CLASSES, calibration=Calibration(2.5))  # type: ignore[assignment]
+    about = metadata(export(mixmo.fold(net), tmp_path / "net.pt2").path)
+    assert (about["size"], about["mean"], about["temperature"]) == ([1, 8, 8], [0.3], 2.5)
+    assert tuple(about["classes"]) == CLASSES
+
+
+def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(pt2.Session):
+        def __call__(self, images: Tensor) -> dict[str, Tensor]:
+            return {name: values + 2e-4 for name, values in super().__call__(images).items()}
+
+    monkeypatch.setattr(pt2, "Session", Wrong)
+    with pytest.raises(UserError, match=r"net.pt2 would differ from PyTorch by 2.0e-04, more than 1e-04"):
+        export(network(), tmp_path / "net.pt2", size=SIZE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt2"
+    path.write_text("precious")
+    with pytest.raises(UserError, match=r"net.pt2 exists already"):
+        export(network(), path, size=SIZE)
+    assert path.read_text() == "precious"
+    export(network(), path, size=SIZE, overwrite=True)
+    assert metadata(path)["members"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("net.h5", {}, "ends neither in .onnx nor in .pt2"),
+        ("none/net.pt2", {}, "none does not exist"),
+        ("net.pt2", {"size": (3, 8, 8)}, r"cannot read images of size \(3, 8, 8\)"),
+        ("net.pt2", {"size": (1, 8)}, "give channels, height and width"),
+        ("net.pt2", {"classes": ["a", "b"]}, "2 class names for a network of 10 classes"),
+        ("net.pt2", {"mean": (0.5,)}, "give mean and std together"),
+        ("net.pt2", {"mean": (0.5,) * 3, "std": (1.0,) * 3}, "mean has 3 and std 3 numbers, but the images have 1"),
+        ("net.pt2", {"mean": (0.5,), "std": (0.0,)}, "std positive"),
+        ("net.pt2", {"normalise": True}, "give mean and std together"),
+        ("net.pt2", {"temperature": 0.0}, "temperature = 0.0; it must be positive"),
+        ("net.pt2", {"temperature": float("nan")}, "temperature = nan"),
+        ("net.pt2", {"precision": "int8"}, "int8 is made by onnxruntime"),
+        ("net.pt2", {"precision": "int4"}, "unknown precision 'int4'"),
+        ("net.onnx", {"precision": "int8"}, "int8 takes its ranges from images"),
+        ("net.onnx", {"precision": "int8", "calibration": torch.zeros(4, 3, 8, 8)}, "a file that takes"),
+    ],
+)
+def test_bad_input(name: str, options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        export(network(), tmp_path / name, **{"size": SIZE, **options})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plain_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a Linear has no members"):
+        export(torch.nn.Linear(2, 2), tmp_path / "net.pt2")  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_traced(tmp_path: Path) -> None:
+    class Moody(mixmo.Network):
+        def each(self, images_NCHW: Tensor) -> Tensor:
+            return super().each(images_NCHW) * (2 if images_NCHW.sum() > 0 else 1)
+
+    net = network(concat=True)
+    net.__class__ = Moody
+    with (
+        pytest.warns(UserWarning, match="unfolded"),
+        pytest.raises(UserError, match=r"cannot be exported to .pt2 \(.*try the other"),
+    ):
+        export(net, tmp_path / "net.pt2", size=SIZE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(UserError, match=r"pip install 'mixmo\[export\]'"):
+        export(network(), tmp_path / "net.onnx", size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small run with images held out."""
+    recipe = named("digits/cut-mixmo").replace(epochs=2, depth=10, width=1, batch_size=128, validation=200)
+    return train(recipe, tmp_path_factory.mktemp("held") / "run", Runtime(device="cpu", quiet=True))
+
+
+def test_command_fits_the_temperature_on_what_was_held_out(
+    held_out: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "net.pt2"
+    assert main(["export", str(held_out.path), "--to", str(path)]) == 0
+    out, err = capsys.readouterr()
+    tensors = load_tensors(held_out.path / "logits-last.safetensors")
+    temperature = mixmo.load(held_out.path).about.calibration.temperature  # that of `mixmo predict`
+    assert temperature != 1
+    assert metadata(path)["temperature"] == pytest.approx(temperature)
+    assert "from the 200 images that were held out" in err
+    assert "largest difference from PyTorch" in out
+    digits = data.load("digits")
+    images = normalise(digits.test.images, digits.mean, digits.std).contiguous()
+    probs = run_file(path, images)["probs"]
+    expected = (tensors["logits"].mean(0) / temperature).softmax(1)
+    np.testing.assert_allclose(probs, expected, atol=1e-5)  # what the run stored
+
+
+def test_command_without_held_out_images(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "net.pt2")
+    assert main(["export", str(runs[0].path), "--to", path]) == 0
+    assert "temperature 1: no images were held out" in capsys.readouterr().err
+    assert main(["export", str(runs[0].path), "--to", path, "--temperature", "1.5"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["export", str(runs[0].path), "--to", path, "--temperature", "1.5", "--force"]) == 0
+    assert metadata(Path(path))["temperature"] == 1.5
+
+
+@pytest.mark.parametrize(("name", "precision"), [("a.onnx", "int8"), ("a.onnx", "bf16"), ("a.pt2", "bf16")])
+def test_command_states_what_a_precision_costs(
+    held_out: Run, files: dict[str, Path], name: str, precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    assert main(["export", str(held_out.path), "--to", str(path), "--precision", precision, "--normalise"]) == 0
+    out = capsys.readouterr().out
+    digits = data.load("digits")
+    images = (digits.test.images / 255).permute(0, 3, 1, 2).contiguous()
+    probs, about = run_file(path, images)["probs"], metadata(path)
+    top1 = (probs.argmax(1) == digits.test.labels.numpy()).mean()
+    whole = (held_out.logits()[0].mean(0) / about["temperature"]).softmax(1).numpy()
+    assert 1e-6 < np.abs(probs - whole).mean() < 5e-3
+    before = held_out.json("scores.json")["last"]["ensemble"]["top1"]
+    assert f"Top1: {100 * top1:.2f} %; in PyTorch in float32 {100 * before:.2f} % (360 test images)" in out
+    assert abs(top1 - before) < 0.05
+    assert path.stat().st_size < 0.75 * files[path.suffix[1:]].stat().st_size
+    assert about["precision"] == precision
