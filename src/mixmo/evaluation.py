@@ -1,6 +1,7 @@
 """Scores of finished runs: of one, or of several as one ensemble of N x M predictions."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,20 @@ from mixmo import data
 from mixmo.errors import UserError
 from mixmo.metrics.report import evaluate
 from mixmo.models import Network
-from mixmo.predict import predict_logits
+from mixmo.predict import check_multiplex, default_batch, predict_logits
 from mixmo.runs import WHICH, Run, load_tensors
+from mixmo.types import Split
+from mixmo.weights import check
 
 
 def load_network(run: Run, which: str = "last") -> Network:
     """The trained network of a run, on the CPU, in eval mode."""
     about = run.json("dataset.json")
     net = run.recipe.network(len(about["classes"]), about["size"][0])
-    try:
-        net.load_state_dict(load_tensors(run.path / f"{which}.safetensors"))
-    except RuntimeError as error:
-        raise UserError(
-            f"{run.path / which}.safetensors does not fit the recipe beside it; restore either one"
-        ) from error
+    path = run.path / f"{which}.safetensors"
+    tensors = load_tensors(path)
+    check(net, tensors, path)
+    net.load_state_dict(tensors)
     return net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
@@ -57,6 +58,57 @@ def score_runs(
         )
         scores[which] = evaluate(logits, labels).to_dict()
     return scores
+
+
+def score_multiplexed(
+    runs: Sequence[Run], which: str, device: torch.device, root: Path | None = None
+) -> dict[str, Any]:
+    """What it costs and gains to show a network 1, 2, ... M different images a pass: accuracy and speed, side by side.
+
+    From the weights and the test set, in a random order: neighbours in a file are often of one class, and would share
+    their passes. Every row has passes of as many samples; its speed is that of the fastest of several repeats.
+    """
+    about = runs[0].recipe
+    dataset = data.load(about.dataset, root, device)
+    order = torch.randperm(len(dataset.test.labels), generator=torch.Generator().manual_seed(0)).to(device)
+    test = Split(dataset.test.images[order], dataset.test.labels[order])
+    nets = [load_network(run, which).to(device) for run in runs]
+    if any(run.recipe.dataset != about.dataset or run.recipe.members != about.members for run in runs):
+        raise UserError("runs that are multiplexed together must have the same data set and as many members")
+    check_multiplex(nets[0], about.members)
+    cost = sum(run.json("scores.json")["multiply_adds"] for run in runs)
+    batch = default_batch(device)
+    rows = []
+    for count in range(1, about.members + 1):
+
+        def predict(count: int = count) -> Tensor:
+            parts = [
+                predict_logits(net, dataset, test, batch_size=batch * count, size=about.size, images_per_pass=count)
+                for net in nets
+            ]
+            return torch.cat(parts).cpu()  # which waits for the device
+
+        logits_MNK, seconds = _timed(predict)
+        rows.append(
+            {
+                "images_per_pass": count,
+                "members_per_image": about.members / count,
+                "multiply_adds": cost / count,
+                "images_per_second": len(order) / seconds,
+                **evaluate(logits_MNK, test.labels.cpu()).to_dict()["ensemble"],
+            }
+        )
+    return {"which": which, "images": len(order), "device": device.type, "rows": rows}
+
+
+def _timed(call: Callable[[], Tensor]) -> tuple[Tensor, float]:
+    """What the call gives, and the seconds that it takes at best, of two to five calls."""
+    times: list[float] = []
+    while len(times) < 2 or (len(times) < 5 and sum(times) < 10):
+        began = time.perf_counter()
+        result = call()
+        times.append(time.perf_counter() - began)
+    return result, min(times)
 
 
 def stack(parts: Sequence[tuple[Tensor, Tensor]], runs: Sequence[Run]) -> tuple[Tensor, Tensor]:

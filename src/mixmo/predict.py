@@ -1,30 +1,184 @@
-"""At test time: the same image M times, the heads averaged, in one forward pass."""
+"""At test time: the same image M times and the heads averaged, or M different images, in one forward pass."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mixmo.about import About
 from mixmo.augment.basic import centre, normalise
-from mixmo.models import Network
+from mixmo.calibration import Calibration
+from mixmo.errors import UserError
+from mixmo.models.network import Ensemble, Network
+from mixmo.prediction import Prediction
 from mixmo.types import Dataset, Split
 
 
 @torch.no_grad()
+def predict(
+    nets: Ensemble | Sequence[Ensemble],
+    images: Tensor | np.ndarray,
+    *,
+    images_per_pass: int = 1,
+    calibration: Calibration | None = None,
+    batch_size: int | None = None,
+) -> Prediction:
+    """What a network says of images, in batches that fit; several networks are one ensemble of N x M members.
+
+    Images are float (N, C, H, W), normalised as in training, on any device; or uint8 (N, H, W, C) or (N, C, H, W) for
+    a network that knows its normalisation (`mixmo.load`). The prediction is where the images are. A network is used in
+    eval mode and left as it was. `calibration` is by default that saved with the network, if it is one.
+
+    `images_per_pass` different images share each pass of a network of M members: 1 gives one image to all of them (the
+    ensemble), M one to each (M times the throughput), and in between each image gets M / images_per_pass members, or
+    one more where this is no whole number; the fewer heads of another image are then followed by their mean, which
+    leaves the ensemble as it is. An image's answer depends a little on those beside it.
+
+    >>> import mixmo
+    >>> net = mixmo.create("wrn10_1", classes=10, members=2)
+    >>> predict(net, torch.randn(4, 3, 32, 32)).probs.shape
+    torch.Size([4, 10])
+    >>> predict(net, torch.randn(4, 3, 32, 32), images_per_pass=2).logits.shape
+    torch.Size([1, 4, 10])
+    """
+    nets = [nets] if isinstance(nets, nn.Module) else list(nets)
+    if not nets:
+        raise UserError("no network was given; give one, or several as one ensemble")
+    abouts: list[About | None] = [getattr(net, "about", None) for net in nets]
+    pixels = _images(images, abouts)
+    for net in nets:
+        check_multiplex(net, images_per_pass)
+    if calibration is None and len(nets) == 1 and images_per_pass == 1 and abouts[0] is not None:
+        calibration = abouts[0].calibration
+    with evaluating(nets):
+        parts = [
+            _logits(net, pixels, about, images_per_pass, batch_size) for net, about in zip(nets, abouts, strict=True)
+        ]
+    classes = sorted({logits.shape[-1] for logits in parts})
+    if len(classes) > 1:
+        raise UserError(f"the networks know {classes} classes; those of one ensemble must know the same")
+    return Prediction(torch.cat(parts), calibration)
+
+
+@torch.no_grad()
 def predict_logits(
-    net: Network,
+    net: Ensemble,
     dataset: Dataset,
     split: Split,
     precision: str = "fp32",
     batch_size: int | None = None,
     size: int | None = None,
+    images_per_pass: int = 1,
 ) -> Tensor:
     """Every head's logits (heads, N, K), float32, for a whole split; of the middle `size` x `size` pixels if given."""
-    training = net.training
-    net.eval()
     device = split.images.device
-    batch_size = batch_size or (100 if device.type == "cpu" else 500)  # what fits a CPU's caches is 1.7 times as fast
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+    batch_size = batch_size or default_batch(device)
+    with evaluating([net]), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         pixels = (centre(images, size) for images in split.images.split(batch_size))
         batches = (normalise(images, dataset.mean, dataset.std) for images in pixels)
-        parts = [net.each(images).float() for images in batches]
-    net.train(training)
+        parts = [each_head(net, images, images_per_pass).float() for images in batches]
     return torch.cat(parts, dim=1)
+
+
+def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int = 1) -> Tensor:
+    """Every head's logits of each image (heads of an image, N, K).
+
+    With several images a pass, member m reads image m mod images_per_pass of its pass, and the encodings are plainly
+    summed, as at test time: this is what training showed it, M sum_i kappa_i c_i(x_i), at kappa = 1/M.
+    """
+    check_multiplex(net, images_per_pass)
+    if images_per_pass == 1:
+        return net.each(images_NCHW)
+    samples, passes = len(images_NCHW), -(-len(images_NCHW) // images_per_pass)
+    # The last pass may lack images: the first ones are shown again, and their second answers dropped.
+    order = torch.arange(passes * images_per_pass, device=images_NCHW.device) % samples
+    shown = images_NCHW[order].unflatten(0, (images_per_pass, passes))
+    reader = torch.arange(net.members, device=images_NCHW.device) % images_per_pass
+    read_MNK = net.read(shown[reader])
+    most = -(-net.members // images_per_pass)
+    each = []
+    for image in range(images_per_pass):
+        own_MNK = read_MNK[reader == image]
+        mean = [own_MNK.mean(0, keepdim=True)] * (most - len(own_MNK))
+        each.append(torch.cat([own_MNK, *mean]))
+    return torch.cat(each, dim=1)[:, :samples]
+
+
+def check_multiplex(net: Ensemble, images_per_pass: int) -> None:
+    """Refuse a network that cannot answer for so many different images in a pass."""
+    if images_per_pass > 1 and net.members == 1 and net.answers > 1:
+        raise UserError(
+            "a folded network has one encoder and reads one image a pass; to read several at once, "
+            "use the network before mixmo.fold"
+        )
+    if not 1 <= images_per_pass <= net.members:
+        raise UserError(f"images_per_pass = {images_per_pass}, but this network reads 1 to {net.members} images a pass")
+    shared = isinstance(net, Network) and len(net.encoders) < net.members
+    if images_per_pass > 1 and (shared or net.answers < net.members):
+        what = "encoder" if shared else "head"
+        raise UserError(
+            f"the {net.members} members of this network share one {what}, so it cannot tell its images apart; "
+            "predict with images_per_pass=1"
+        )
+
+
+def default_batch(device: torch.device, pixels: int = 0) -> int:
+    """Images a batch: what fits a CPU's caches is 1.7 times as fast; large images need more memory each."""
+    if device.type == "cpu":
+        return max(1, min(100, 100 * 64**2 // max(pixels, 1)))
+    return max(1, min(500, 500 * 128**2 // max(pixels, 1)))
+
+
+@contextmanager
+def evaluating(nets: Sequence[nn.Module]) -> Iterator[None]:
+    """The networks in eval mode, and then as they were, each part for itself."""
+    before = [(module, module.training) for net in nets for module in net.modules()]
+    for net in nets:
+        net.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def _logits(net: Ensemble, pixels: Tensor, about: About | None, images_per_pass: int, batch_size: int | None) -> Tensor:
+    parameter = next(net.parameters())
+    count = batch_size or default_batch(parameter.device, pixels.shape[-2] * pixels.shape[-1])
+    count = -(-count // images_per_pass) * images_per_pass  # whole passes
+    parts = []
+    for part in pixels.split(count):
+        batch = part.to(parameter.device)
+        if about is not None and batch.dtype == torch.uint8:
+            batch = normalise(batch, about.mean, about.std)
+        parts.append(each_head(net, batch.to(parameter.dtype), images_per_pass).float().to(pixels.device))
+    return torch.cat(parts, dim=1)
+
+
+def _images(images: Tensor | np.ndarray, abouts: Sequence[About | None]) -> Tensor:
+    """Float (N, C, H, W), or uint8 (N, H, W, C) that every network can normalise."""
+    if isinstance(images, np.ndarray):
+        images = torch.from_numpy(np.ascontiguousarray(images))
+    if not isinstance(images, Tensor):
+        raise UserError(f"images are of type {type(images).__name__}; give a tensor or array (N, C, H, W)")
+    if images.ndim != 4 or 0 in images.shape:
+        hint = "; add the first dimension with images[None]" if images.ndim == 3 else ""
+        raise UserError(f"images have shape {tuple(images.shape)}; give (N, C, H, W), none of them 0{hint}")
+    if images.is_floating_point():
+        if not images.isfinite().all():
+            raise UserError("images hold NaN or infinite values; see how they were read and normalised")
+        return images
+    known = [about for about in abouts if about is not None]
+    if images.dtype != torch.uint8 or len(known) < len(abouts):
+        raise UserError(
+            f"images are of type {images.dtype}; give floats normalised as in training, or uint8 to a network that "
+            "knows its normalisation (mixmo.load)"
+        )
+    channels = known[0].size[0]
+    if images.shape[-1] == channels:
+        return images
+    if images.shape[1] == channels:
+        return images.permute(0, 2, 3, 1)
+    raise UserError(f"images have shape {tuple(images.shape)}, but this network reads {channels} channels")

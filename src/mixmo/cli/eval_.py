@@ -1,13 +1,13 @@
-"""mixmo eval DIR... [--json] [--source logits|weights] [--corruptions DIR] [--ood NAME]"""
+"""mixmo eval DIR... [--json] [--source logits|weights] [--corruptions DIR] [--ood NAME] [--multiplex]"""
 
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.tables import print_corruptions, print_ood, print_report
+from mixmo.cli.tables import print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
-from mixmo.evaluation import score_runs
+from mixmo.evaluation import score_multiplexed, score_runs
 from mixmo.robustness import score_corruptions, score_ood
 from mixmo.runs import Run
 
@@ -24,7 +24,15 @@ def main(arguments: list[str]) -> None:
     into.add_argument(
         "--ood", type=str | None, default=None, help="score how well this other data set is told apart instead"
     )
-    into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch for --corruptions and --ood")
+    into.add_argument(
+        "--multiplex", action="store_true", help="score 1, 2, ... M different images a pass, with their speed, instead"
+    )
+    into.add_argument(
+        "--which",
+        type=Literal["last", "best"],
+        default="last",
+        help="epoch for --corruptions, --ood and --multiplex",
+    )
     into.add_argument("--json", action="store_true", help="print JSON")
     into.add_argument("--device", default="auto", help="where to predict")
     into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, to predict")
@@ -37,6 +45,8 @@ def main(arguments: list[str]) -> None:
         scores["corrupted"] = score_corruptions(runs, parsed.corruptions, parsed.which, device)
     if parsed.ood is not None:
         scores["ood"] = score_ood(runs, parsed.ood, parsed.which, device, parsed.data, parsed.source)
+    if parsed.multiplex:
+        scores["multiplexed"] = score_multiplexed(runs, parsed.which, device, parsed.data)
     if len(scores) == 1:
         scores = score_runs(runs, parsed.source, device, parsed.data)
     if parsed.json:
@@ -46,5 +56,7 @@ def main(arguments: list[str]) -> None:
         print_corruptions(scores["corrupted"], title)
     if "ood" in scores:
         print_ood(scores["ood"], title)
+    if "multiplexed" in scores:
+        print_multiplexed(scores["multiplexed"], title)
     if "last" in scores:
         print_report(scores, title)

@@ -85,3 +85,29 @@ def print_ood(scores: dict[str, Any], title: str) -> None:
         f"{scores['which']} epoch, {scores['inside_images']:,} images from inside and "
         f"{scores['outside_images']:,} from outside, the positives"
     )
+
+
+def print_multiplexed(scores: dict[str, Any], title: str) -> None:
+    """What each number of different images a pass costs in accuracy and gains in speed, beside one image."""
+    console = Console(width=max(100, Console().width), highlight=False)
+    console.print(f"{title}: different images in one pass", style="bold", soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    for column in ("images a pass", "Top1 %", "change", "NLL", "ECE", "G multiply-adds an image", "images/s", "gain"):
+        table.add_column(column, justify="right")
+    first = scores["rows"][0]
+    for row in scores["rows"]:
+        table.add_row(
+            str(row["images_per_pass"]),
+            f"{100 * row['top1']:.2f}",
+            f"{100 * (row['top1'] - first['top1']):+.2f}",
+            f"{row['nll']:.4f}",
+            f"{row['ece']:.4f}",
+            f"{row['multiply_adds'] / 1e9:.4f}",
+            f"{row['images_per_second']:,.0f}",
+            f"x {row['images_per_second'] / first['images_per_second']:.2f}",
+        )
+    console.print(table)
+    console.print(
+        f"{scores['which']} epoch, {scores['images']:,} test images in random order, speed on this {scores['device']}; "
+        "one image a pass is the ensemble"
+    )

@@ -1,0 +1,51 @@
+"""What travels with a network's weights: the names of its classes, how its images are prepared, how good it is."""
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from mixmo.calibration import Calibration
+from mixmo.errors import UserError
+
+
+@dataclass(frozen=True)
+class About:
+    """Set as `net.about` by `mixmo.load`, saved with the weights, used by `mixmo.predict`."""
+
+    size: tuple[int, int, int]  # (C, H, W) of what the network sees
+    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    std: tuple[float, ...]
+    classes: tuple[str, ...] | None = None
+    resize: int | None = None  # shorter side in pixels before the centre is cut out; None: that of `size`
+    dataset: str | None = None  # on which the scores were measured
+    scores: dict[str, float] = field(default_factory=dict)
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 3 or any(side < 1 for side in self.size):
+            raise UserError(f"size = {self.size}; give channels, height and width of what the network sees")
+        if not len(self.mean) == len(self.std) == self.size[0]:
+            raise UserError(
+                f"mean has {len(self.mean)} and std {len(self.std)} values for images of {self.size[0]} channels; "
+                "give one a channel"
+            )
+
+    def calibrated(self, calibration: Calibration | None) -> "About":
+        """The same, with this calibration."""
+        return replace(self, calibration=calibration)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and numbers, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> "About":
+        """What `to_dict` gave, also after a journey through JSON."""
+        known = {name: given[name] for name in (f.name for f in fields(cls)) if name in given}
+        for name in ("size", "mean", "std", "classes"):
+            if known.get(name) is not None:
+                known[name] = tuple(known[name])
+        calibration = known.get("calibration")
+        try:
+            return cls(**known | {"calibration": calibration and Calibration.from_dict(calibration)})
+        except TypeError as error:
+            raise UserError(f"this does not describe a network ({error}); save it again") from error

@@ -1,0 +1,91 @@
+"""What held-out data teach a trained network about its own answers: a temperature, sets, when to abstain."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixmo.errors import UserError
+from mixmo.metrics.calibration import fit_temperature
+from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.conformal import Conformal, fewest, fit_conformal, tune
+from mixmo.metrics.selective import Selective, fit_selective
+
+TUNED = 5  # one held-out sample in so many chooses the constants of RAPS, the others fit its quantile
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fitted once, saved with the weights, applied to every prediction.
+
+    Everything acts on the mean of the members' logits, for M heads and for the N x M heads of several networks alike;
+    another set of members needs another fit. Sets and threshold do not look at the temperature: what they promise is
+    exact because no sample that fits them shaped the scores, and a temperature of the same samples would have.
+    """
+
+    temperature: float = 1.0
+    conformal: Conformal | None = None
+    selective: Selective | None = None
+    samples: int = 0  # held-out ones
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts and numbers, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "Calibration":
+        """What `to_dict` gave.
+
+        >>> Calibration.from_dict(Calibration(1.5, Conformal("lac", 0.9, 0.7)).to_dict()).conformal.quantile
+        0.7
+        """
+        try:
+            conformal, selective = fields["conformal"], fields["selective"]
+            return cls(
+                **fields
+                | {
+                    "conformal": conformal and Conformal(**conformal),
+                    "selective": selective and Selective(**selective),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise UserError(f"this is no calibration that mixmo saved ({error}); fit it again") from error
+
+
+def calibrate(
+    logits_MNK: Tensor,
+    labels_N: Tensor,
+    *,
+    level: float = 0.9,
+    method: str = "lac",
+    randomised: bool = False,
+    risk: float | None = 0.05,
+    delta: float = 0.05,
+    seed: int = 0,
+) -> Calibration:
+    """Fit temperature, conformal sets and abstention to every head's logits of samples that nothing was trained on.
+
+    For RAPS, one sample in five, at random, chooses its two constants and the others fit the quantile. With `risk=None`
+    no threshold is fitted.
+    """
+    logits_MNK = check_logits(logits_MNK, "MNK")
+    labels_N = check_labels(labels_N, logits_MNK)
+    mean_NK, samples = logits_MNK.mean(0), len(labels_N)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(samples, generator=generator).to(labels_N.device)
+    u_N = torch.rand(samples, generator=generator, dtype=torch.float64).to(labels_N.device)
+    lam, k_reg, rest = 0.0, 0, order
+    if method == "raps":
+        tuning, rest = order[: samples // TUNED], order[samples // TUNED :]
+        if len(tuning) < fewest(level):
+            raise UserError(
+                f"{samples} held-out samples are too few for RAPS at level {level}, whose constants take a fifth of "
+                f"them; give at least {TUNED * fewest(level)}, a lower level, or take lac or aps"
+            )
+        lam, k_reg = tune(mean_NK[tuning], labels_N[tuning], level, randomised=randomised, u_N=u_N[tuning])
+    conformal = fit_conformal(
+        mean_NK[rest], labels_N[rest], level, method, randomised=randomised, lam=lam, k_reg=k_reg, u_N=u_N[rest]
+    )
+    selective = None if risk is None else fit_selective(mean_NK, labels_N, risk, delta)
+    return Calibration(fit_temperature(mean_NK, labels_N), conformal, selective, samples)

@@ -1,0 +1,189 @@
+"""mixmo predict MODEL PATHS... [--format csv|json|parquet] [--out FILE] [--calibrate-on FOLDER]"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jsonargparse import Namespace
+from torch import Tensor
+
+from mixmo.about import About
+from mixmo.calibration import Calibration, calibrate
+from mixmo.cli.arguments import parse, parser
+from mixmo.cli.rows import Row, Rows, check_out, writing
+from mixmo.data.folder import in_class_folders, in_csv
+from mixmo.data.images import Read, find_images, read_images
+from mixmo.data.progress import track
+from mixmo.engine import Runtime
+from mixmo.errors import UserError
+from mixmo.hub.load import load, validation_calibration
+from mixmo.models import Ensemble
+from mixmo.predict import default_batch, predict
+from mixmo.prediction import Prediction
+from mixmo.runs import Run
+
+COLUMNS = {
+    "path": "str",
+    "label": "str",
+    "probability": "float",
+    "calibrated_probability": "float",
+    "entropy": "float",
+    "mutual_information": "float",
+    "disagreement": "float",
+    "energy": "float",
+    "set": "list",
+    "abstain": "bool",
+}
+UNCERTAINTY = ("entropy", "mutual_information", "disagreement", "energy")
+
+
+class Model(NamedTuple):
+    """What predicts: one network, or those of a run of several."""
+
+    nets: list[Ensemble]
+    about: About
+    device: torch.device
+
+    @property
+    def batch(self) -> int:
+        return default_batch(self.device, self.about.size[1] * self.about.size[2])
+
+    def read(self, paths: Sequence[str], doing: str) -> Iterator[Read]:
+        """Batches of files, with the progress and the time left on standard error, and the names of the unreadable."""
+        batches = range(0, len(paths), self.batch)
+        tracked = track(batches, f"{doing} {len(paths):,} images")
+        for _, read in zip(tracked, read_images(paths, self.about, self.batch), strict=True):
+            for path, reason in read.failed:
+                print(f"skipped {path}: {reason}", file=sys.stderr)
+            yield read
+
+    def __call__(self, images_NHWC: Tensor, calibration: Calibration | None = None) -> Prediction:
+        return predict(self.nets, images_NHWC, calibration=calibration, batch_size=self.batch)
+
+
+def main(arguments: list[str]) -> None:
+    into = parser("predict", "Answers and their uncertainty for image files, a row each, written as they come.")
+    into.add_argument("model", type=Path, help="run directory, folder of save_pretrained, or OWNER/NAME on the Hub")
+    into.add_argument("paths", nargs="+", type=Path, help="image files, and folders of them at any depth")
+    into.add_argument("--format", type=Literal["csv", "json", "parquet"], default="csv", help="of the rows")
+    into.add_argument("--out", type=Path | None, default=None, help="file to write; standard output without it")
+    into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
+    into.add_argument(
+        "--calibrate-on",
+        type=Path | None,
+        default=None,
+        help="held-out images to calibrate with: a folder of class folders, or a CSV of path,label; by default what "
+        "was saved with the model, or the validation images of the run",
+    )
+    into.add_argument("--sets", type=Literal["lac", "aps", "raps"] | None, default=None, help="conformal method (lac)")
+    into.add_argument("--level", type=float | None, default=None, help="how often a set holds the true class (0.9)")
+    into.add_argument("--risk", type=float | None, default=None, help="most wrong answers, of those given (0.05)")
+    into.add_argument("--device", default="auto", help="where to predict")
+    parsed = parse(into, arguments)
+    check_out(parsed.format, parsed.out)
+    paths = list(find_images(parsed.paths))
+    if not paths:
+        raise UserError(f"there are no images in {', '.join(map(str, parsed.paths))}; give files, or folders of them")
+    model = open_model(parsed)
+    calibration = calibrated(model, parsed)
+    failed = write_all(model, calibration, paths, parsed)
+    if failed:
+        print(f"{failed} of {len(paths)} files skipped, {len(paths) - failed} predicted", file=sys.stderr)
+
+
+def open_model(parsed: Namespace) -> Model:
+    """The network or networks, on the device."""
+    device = Runtime(device=parsed.device).resolve()
+    paths = [parsed.model]
+    if (parsed.model / "recipe.yaml").is_file():
+        paths = Run.open(parsed.model).networks()
+    nets = [load(path, parsed.which).to(device) for path in paths]
+    about: About | None = getattr(nets[0], "about", None)
+    if about is None:
+        raise UserError(f"{parsed.model} does not say how its images are prepared; save it with about=mixmo.About(...)")
+    return Model(nets, about, device)
+
+
+def calibrated(model: Model, parsed: Namespace) -> Calibration | None:
+    """Fitted on what the user gives, else on the run's validation images, else as saved; never on the test set."""
+    asked = {"method": parsed.sets, "level": parsed.level, "risk": parsed.risk}
+    settings = {name: value for name, value in asked.items() if value is not None}
+    if parsed.calibrate_on is not None:
+        logits_MNK, labels_N = labelled_logits(model, parsed.calibrate_on)
+        return calibrate(logits_MNK, labels_N, **settings)
+    single_run = (parsed.model / "recipe.yaml").is_file() and len(model.nets) == 1
+    if settings and single_run and Run.open(parsed.model).recipe.validation:
+        return validation_calibration(Run.open(parsed.model), parsed.which, **settings)
+    if settings:
+        raise UserError(
+            f"--{next(iter(settings)).replace('method', 'sets')} needs held-out images to fit to; give some with "
+            "--calibrate-on FOLDER"
+        )
+    fitted = model.about.calibration if len(model.nets) == 1 else None
+    if fitted is None:
+        print(
+            f"{parsed.model} has no calibration: no calibrated probabilities, sets and abstain flags; "
+            "--calibrate-on FOLDER fits them to held-out images of known classes",
+            file=sys.stderr,
+        )
+    return fitted
+
+
+def labelled_logits(model: Model, where: Path) -> tuple[Tensor, Tensor]:
+    """Every head's logits of held-out images, and their labels."""
+    samples = in_class_folders(where) if where.is_dir() else in_csv(where)
+    classes = model.about.classes or ()
+    unknown = sorted({sample.label for sample in samples} - set(classes))
+    if unknown:
+        raise UserError(f"{where} has classes that the model does not know: {', '.join(unknown[:5])}; remove them")
+    number = {sample.path: classes.index(sample.label) for sample in samples}
+    logits, labels = [], []
+    for read in model.read([sample.path for sample in samples], "calibrating on"):
+        if read.paths:
+            logits.append(model(read.images).logits)
+            labels += [number[path] for path in read.paths]
+    if not labels:
+        raise UserError(f"none of the {len(samples)} images of {where} can be read; check the files")
+    return torch.cat(logits, dim=1), torch.tensor(labels)
+
+
+def write_all(model: Model, calibration: Calibration | None, paths: Sequence[str], parsed: Namespace) -> int:
+    """A row for every image that can be read; gives how many cannot."""
+    failed = 0
+    torch.manual_seed(0)  # for randomised sets: the same rows each time
+    with ExitStack() as stack:
+        rows: Rows | None = None  # nothing is left behind where nothing can be read
+        for read in model.read(paths, "predicting"):
+            failed += len(read.failed)
+            if read.paths:
+                rows = rows or stack.enter_context(writing(parsed.format, parsed.out, COLUMNS))
+                rows.write(describe(read.paths, model(read.images, calibration), model.about))
+    if failed == len(paths):
+        raise UserError(f"none of the {failed} files can be read as an image; check the paths")
+    return failed
+
+
+def describe(paths: list[str], prediction: Prediction, about: About) -> list[Row]:
+    """The rows of a batch."""
+    names = about.classes or [str(k) for k in range(prediction.probs.shape[1])]
+    columns: dict[str, list[Any]] = {
+        "path": paths,
+        "label": [names[k] for k in prediction.labels.tolist()],
+        "probability": prediction.confidence.tolist(),
+        "calibrated_probability": [None] * len(paths),
+        **{name: getattr(prediction, name).tolist() for name in UNCERTAINTY},
+        "set": [None] * len(paths),
+        "abstain": [None] * len(paths),
+    }
+    if prediction.calibration is not None:
+        columns["calibrated_probability"] = prediction.calibrated.amax(1).tolist()
+        order_NK = prediction.probs.argsort(dim=1, descending=True)
+        inside_NK = prediction.sets.gather(1, order_NK)
+        pairs = zip(order_NK.tolist(), inside_NK.tolist(), strict=True)
+        columns["set"] = [[names[k] for k, held in zip(order, inside, strict=True) if held] for order, inside in pairs]
+        if prediction.calibration.selective is not None:
+            columns["abstain"] = prediction.abstain.tolist()
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

@@ -1,0 +1,87 @@
+"""Image files of the user, found and read in batches: what cannot be read is told, not replaced."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixmo.about import About
+from mixmo.augment.basic import centre
+from mixmo.data.decode import decode
+from mixmo.data.folder import EXTENSIONS
+from mixmo.data.stream import default_workers
+from mixmo.errors import UserError
+from mixmo.robustness import fit
+
+
+class Read(NamedTuple):
+    """A batch of files."""
+
+    paths: list[str]  # of those that could be read
+    images: Tensor  # uint8 (N, H, W, C), as the network sees them
+    failed: list[tuple[str, str]]  # the others, and why
+
+
+def find_images(paths: Sequence[Path]) -> Iterator[str]:
+    """Each file as it is, and the image files at any depth in each folder, sorted folder by folder; one at a time."""
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"{path} does not exist; give image files, or folders of them")
+        if not path.is_dir():
+            yield str(path)
+            continue
+        for where, folders, names in os.walk(path):
+            folders.sort()
+            for name in sorted(names):
+                if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
+                    yield os.path.join(where, name)
+
+
+def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read]:
+    """The images, `count` at a time, prepared as those that the network was trained on; the next are read meanwhile.
+
+    Threads decode them: PIL works outside the interpreter's lock. Two batches are in memory at most.
+    """
+    channels, height, width = about.size
+    if height != width:
+        raise UserError(f"the network sees {height} x {width} pixels, and files are only cut to squares")
+    side = about.resize or height
+    left = iter(paths)
+    waiting: deque[list[tuple[str, Future[np.ndarray]]]] = deque()
+    with ThreadPoolExecutor(default_workers()) as pool:
+        while True:
+            chunk = list(islice(left, count))
+            if chunk:
+                waiting.append([(path, pool.submit(decode, path, side)) for path in chunk])
+            if waiting and (len(waiting) > 1 or not chunk):
+                done, images, failed = _collect(waiting.popleft())
+                seen = centre(images, height) if done else images
+                yield Read(done, fit(seen, channels, height, width) if done else images, failed)
+            elif not chunk:
+                return
+
+
+def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> tuple[list[str], Tensor, list[tuple[str, str]]]:
+    paths, images, failed = [], [], []
+    for path, future in batch:
+        try:
+            images.append(torch.from_numpy(future.result().copy()))
+            paths.append(path)
+        except Exception as error:  # a damaged file can raise nearly anything in PIL
+            failed.append((path, _reason(path, error)))
+    return paths, torch.stack(images) if images else torch.empty(0, 0, 0, 0, dtype=torch.uint8), failed
+
+
+def _reason(path: str, error: Exception) -> str:
+    """In a few words, without the path."""
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "is not an image"
+    text = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"cannot be read ({text})".replace(path, "it")

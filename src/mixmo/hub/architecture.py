@@ -1,0 +1,116 @@
+"""How a network is built, as JSON can hold it, and back."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from mixmo.errors import UserError
+from mixmo.fold import fold
+from mixmo.models import FAMILIES, Ensemble, Network, create
+from mixmo.weights import shapes
+from mixmo.wrapping import Wrapped, wrap
+
+DEPTHS, WIDTHS = range(10, 101), range(1, 65)  # among which the architecture of a network is found again
+
+
+def describe(net: Ensemble) -> list[dict[str, Any]]:
+    """What may build a network like this one, the likeliest first; the last needs the bare model to be given."""
+    folded = net.members == 1 and net.answers > 1
+    members = net.answers if folded else net.members
+    if isinstance(net, Network):
+        return [{"create": find_name(net), "folded": folded, **arguments(net, members)}]
+    if not isinstance(net, Wrapped):
+        raise UserError(f"a {type(net).__name__} is neither of mixmo.create nor of mixmo.wrap; save one of these")
+    wrapping = {
+        "wrap": {"members": members, "stem": list(net.stems), "head": list(net.heads), "size": list(net.size)},
+        "folded": folded,
+        "backbone": type(net.backbone).__name__,
+    }
+    cfg = getattr(net.backbone, "pretrained_cfg", None) or {}
+    name = cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None)
+    if not name:
+        return [wrapping]
+    options = {"num_classes": net.classes, "in_chans": net.size[0]}
+    sized = options | {"img_size": list(net.size[1:])}
+    return [*({**wrapping, "timm": name, "options": given} for given in (options, sized)), wrapping]
+
+
+def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensemble:
+    """A network of this architecture, to be filled; `model` is the bare backbone, for one that timm cannot make."""
+    if "create" in architecture:
+        given = {key: value for key, value in architecture.items() if key not in ("create", "folded")}
+        # Drawing initial weights takes longer than reading the trained ones; folding needs some.
+        with torch.device("cpu" if architecture["folded"] else "meta"):
+            net: Ensemble = create(architecture["create"], **given)
+    else:
+        about = architecture["wrap"]
+        bare = backbone(architecture) if model is None else model
+        net = wrap(bare, about["members"], stem=about["stem"], head=about["head"], size=tuple(about["size"]))
+    return fold(net) if architecture["folded"] else net
+
+
+def backbone(architecture: dict[str, Any]) -> nn.Module:
+    """The bare model by its name in timm."""
+    if "timm" not in architecture:
+        raise UserError(
+            f"this network was wrapped around a {architecture['backbone']} that mixmo cannot build; "
+            "give the bare model: from_pretrained(..., model=...)"
+        )
+    try:
+        import timm
+    except ImportError as error:
+        raise UserError("this network is built by timm; install it with pip install 'mixmo[timm]'") from error
+    name, options = architecture["timm"], architecture["options"]
+    if not timm.is_model(name):  # also: no address that timm would download from
+        raise UserError(f"this timm knows no '{name}'; install the version that the network was made with")
+    try:
+        bare: nn.Module = timm.create_model(name, pretrained=False, **options)
+        return bare
+    except TypeError as error:
+        raise UserError(f"timm's '{name}' does not take {', '.join(options)} ({error})") from error
+
+
+def arguments(net: Network, members: int) -> dict[str, Any]:
+    """The arguments of `create` but for the name, read off the network."""
+    encoders, heads = len(net.encoders), len(net.heads)
+    return {
+        "classes": dense(net).out_features,
+        "members": members,
+        "encoders": None if net.members < members or encoders == members else encoders,
+        "heads": None if heads == members else heads,
+        "concat": net.concat,
+        "channels": convolution(net).in_channels,
+    }
+
+
+def find_name(net: Network) -> str:
+    """The name by which `create` makes the like: family, depth and width, found by the shapes of the weights."""
+    core = shapes(net.core)
+    encoded = convolution(net).out_channels
+    with torch.device("meta"):
+        for name, parts in candidates():
+            if parts.encoded == encoded and parts.head(2).in_features == dense(net).in_features:
+                channels = encoded * (net.members if net.concat else 1)
+                if shapes(parts.core(channels)) == core:
+                    return name
+    raise UserError("this network is none that mixmo.create makes; save one of mixmo.create or of mixmo.wrap")
+
+
+def candidates() -> Iterator[tuple[str, Any]]:
+    for family, parts in FAMILIES.items():
+        for depth in DEPTHS:
+            try:
+                parts(depth, 1)
+            except UserError:  # no depth of this family
+                continue
+            yield from ((f"{family}{depth}_{width}", parts(depth, width)) for width in WIDTHS)
+
+
+def convolution(net: Network) -> nn.Conv2d:
+    return next(layer for layer in net.encoders[0].modules() if isinstance(layer, nn.Conv2d))
+
+
+def dense(net: Network) -> nn.Linear:
+    return next(layer for layer in net.heads[0].modules() if isinstance(layer, nn.Linear))

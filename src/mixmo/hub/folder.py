@@ -1,0 +1,197 @@
+"""Save a network as a folder, read it back, send it to the Hugging Face Hub."""
+
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import mixmo
+from mixmo.about import About
+from mixmo.calibration import Calibration
+from mixmo.errors import UserError
+from mixmo.hub.architecture import build, describe
+from mixmo.hub.card import card
+from mixmo.models import Ensemble
+from mixmo.predict import evaluating
+from mixmo.runs import save_tensors
+from mixmo.weights import PICKLES, fill
+from mixmo.wrapping import Wrapped
+
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def save_pretrained(
+    net: Ensemble,
+    folder: Path | str,
+    *,
+    about: About | None = None,
+    calibration: Calibration | None = None,
+    name: str | None = None,
+) -> Path:
+    """Write a network to a new folder: config.json, model.safetensors, README.md. Gives the folder back.
+
+    `about` (by default `net.about`) says how its images are prepared and how good it is; `calibration` replaces the one
+    in it. `name` is its name on the Hub, for the model card. The folder is read back, and the network in it must answer
+    as this one does; only a wrapped backbone that is not timm's needs to be given again to be read.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already; give a new folder, or remove it")
+    about = about or getattr(net, "about", None)
+    if calibration is not None:
+        if about is None:
+            raise UserError("a calibration is saved with what the network is about; give about=mixmo.About(...)")
+        about = about.calibrated(calibration)
+    images, answers = sample(net, about)
+    if about and about.classes and len(about.classes) != answers.shape[-1]:
+        raise UserError(f"there are {len(about.classes)} names for the {answers.shape[-1]} classes of the network")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        draft = Path(temporary) / "draft"
+        draft.mkdir()
+        save_tensors(apart(net.state_dict()), draft / WEIGHTS)
+        for architecture in describe(net):
+            config = {"mixmo": mixmo.__version__, "architecture": architecture, "about": about and about.to_dict()}
+            (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+            given = "create" not in architecture and "timm" not in architecture
+            if given or same(draft, images, answers):
+                break
+        else:
+            raise UserError(
+                "the network answers otherwise than a fresh one with its weights; undo what changed its parts"
+            )
+        (draft / CARD).write_text(card(name or folder.name, architecture, about))
+        if folder.exists():
+            folder.rmdir()
+        shutil.move(draft, folder)
+    return folder
+
+
+def from_pretrained(
+    where: Path | str, model: nn.Module | None = None, *, revision: str | None = None, token: str | None = None
+) -> Ensemble:
+    """The network in a folder that `save_pretrained` wrote, or on the Hub by its name: on the CPU, in eval mode.
+
+    What it is about is its attribute `about`. `model` is the bare backbone of a wrapped network that timm does not
+    make; its own weights are replaced. No pickle is read, and no code from the Hub is run.
+    """
+    folder = find(where, revision, token)
+    config = read_config(folder)
+    try:
+        net = build(config["architecture"], model)
+        about = config["about"] and About.from_dict(config["about"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / CONFIG} does not describe a network ({error}); save it again") from error
+    fill(net, folder / WEIGHTS)
+    net.about = about  # type: ignore[assignment]
+    return net.eval()
+
+
+def push_to_hub(
+    net: Ensemble,
+    name: str,
+    *,
+    about: About | None = None,
+    calibration: Calibration | None = None,
+    private: bool = False,
+    token: str | None = None,
+) -> str:
+    """Save a network and upload it to the Hub as `name`, such as "me/cut-mixmo". Gives its address."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if not HUB_NAME.fullmatch(name):
+        raise UserError(f"'{name}' is no name on the Hub; write OWNER/NAME")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = save_pretrained(net, Path(temporary) / "model", about=about, calibration=calibration, name=name)
+        api = HfApi(token=token)
+        try:
+            address = api.create_repo(name, private=private, exist_ok=True)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"mixmo {mixmo.__version__}")
+        except (HfHubHTTPError, HFValidationError, OSError) as error:
+            raise UserError(f"{name} could not be uploaded ({first_line(error)}); see `hf auth login`") from error
+    return str(address)
+
+
+def find(where: Path | str, revision: str | None = None, token: str | None = None) -> Path:
+    """The folder of a saved network: given, or downloaded from the Hub."""
+    path = Path(where)
+    if path.is_file() and path.suffix.lower() in PICKLES:
+        raise UserError(f"{path} is a pickle, which can run anything when it is read; give a folder with {WEIGHTS}")
+    if path.is_file():
+        raise UserError(f"{path} is a file; give the folder that mixmo.save_pretrained wrote")
+    if path.is_dir():
+        return path
+    if not HUB_NAME.fullmatch(str(where)):
+        raise UserError(f"{where} does not exist; give a saved folder, a run directory or OWNER/NAME on the Hub")
+    from huggingface_hub import snapshot_download
+
+    try:
+        files = [CONFIG, "*.safetensors", "*.safetensors.index.json"]
+        return Path(snapshot_download(str(where), revision=revision, token=token, allow_patterns=files))
+    except Exception as error:  # of the network, the Hub or its client: many kinds, one remedy
+        raise UserError(
+            f"{where} is no folder here, and could not be had from the Hub ({first_line(error)}); check the name"
+        ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, once it is known that the weights beside it are no pickle."""
+    names = {path.name for path in folder.iterdir()}
+    if CONFIG not in names:
+        raise UserError(f"{folder} is no saved network: it has no {CONFIG}; give one that mixmo.save_pretrained wrote")
+    pickled = sorted(name for name in names if Path(name).suffix.lower() in PICKLES)
+    if pickled and not any(name.startswith(WEIGHTS) for name in names):
+        raise UserError(
+            f"{folder / pickled[0]} is a pickle, which can run anything when it is read; save the network as {WEIGHTS}"
+        )
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{folder / CONFIG} cannot be read ({first_line(error)}); save the network again") from error
+    if not isinstance(config, dict) or "mixmo" not in config:
+        raise UserError(f"{folder / CONFIG} is of another library; give a folder that mixmo.save_pretrained wrote")
+    return config
+
+
+def sample(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
+    """Two random images, and every head's answer to them."""
+    if about is not None:
+        size = about.size
+    else:
+        size = net.size if isinstance(net, Wrapped) else (describe(net)[0]["channels"], 32, 32)
+    parameter = next(net.parameters())
+    images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0)).to(parameter)
+    with torch.no_grad(), evaluating([net]):
+        return images, net.each(images)
+
+
+def same(folder: Path, images: Tensor, answers: Tensor) -> bool:
+    """Whether the network in the folder gives these answers."""
+    try:
+        again = from_pretrained(folder).to(images)
+    except UserError:
+        return False
+    with torch.no_grad():
+        return torch.allclose(again.each(images), answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max()) + 1e-6)
+
+
+def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that share memory, as tied weights do, each with its own: safetensors asks for it."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return result
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

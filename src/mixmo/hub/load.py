@@ -1,0 +1,75 @@
+"""A trained network from wherever it is: a run directory, a saved folder, the Hub."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from mixmo.about import About
+from mixmo.calibration import Calibration, calibrate
+from mixmo.data.folder import PREFIX
+from mixmo.data.folder import SIZE as FOLDER_SIZE
+from mixmo.errors import UserError
+from mixmo.evaluation import load_network
+from mixmo.hub.folder import from_pretrained
+from mixmo.models import Ensemble
+from mixmo.recipes.protocols import PROTOCOLS
+from mixmo.recipes.schema import Recipe
+from mixmo.runs import Run, load_tensors
+
+SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
+
+
+def load(where: Path | str, which: str = "last", model: nn.Module | None = None) -> Ensemble:
+    """The network of a run directory, of a saved folder or of a name on the Hub: on the CPU, in eval mode.
+
+    Its attribute `about` has the names of the classes, how images are prepared, the scores, and a calibration: as
+    saved, or fitted to the validation images of the run, if it held some out. `which` is "last" or "best", for runs.
+    """
+    if not (Path(where) / "recipe.yaml").is_file():
+        return from_pretrained(where, model)
+    run = Run.open(where)
+    if run.recipe.networks > 1:
+        raise UserError(
+            f"{where} holds {run.recipe.networks} networks; load each of its folders 0, 1, ... and give them to "
+            "mixmo.predict in a list"
+        )
+    net = load_network(run, which)
+    net.about = about_run(run, which)  # type: ignore[assignment]
+    return net
+
+
+def about_run(run: Run, which: str) -> About:
+    """What a run says of its network."""
+    try:
+        calibration = validation_calibration(run, which)
+    except UserError:  # too few were held out
+        calibration = None
+    dataset = run.json("dataset.json")
+    scores = run.json("scores.json")[which]["ensemble"]
+    return About.from_dict(
+        {
+            **{key: dataset[key] for key in ("size", "mean", "std", "classes")},
+            "resize": stored_side(run.recipe),
+            "dataset": dataset["name"],
+            "scores": {key: scores[key] for key in SCORES},
+        }
+    ).calibrated(calibration)
+
+
+def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration | None:
+    """Fitted to the images that the run held out; None if it did not. Never to the test set."""
+    if run.recipe.validation == 0:
+        return None
+    tensors = load_tensors(run.path / f"logits-{which}.safetensors")
+    return calibrate(tensors["validation_logits"], tensors["validation_labels"], **settings)
+
+
+def stored_side(recipe: Recipe) -> int | None:
+    """Side of the images of which the network sees the centre; None if it sees all."""
+    if recipe.size is None:
+        return None
+    if recipe.dataset.startswith(PREFIX):
+        side = recipe.dataset.rpartition("@")[2]
+        return int(side) if side.isdecimal() else FOLDER_SIZE
+    return PROTOCOLS[recipe.dataset].facts.size[1]

@@ -1,0 +1,57 @@
+"""Weights from a file into a network: never a pickle, and never those of another architecture."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.runs import load_tensors
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
+NAMED = 3  # differences that the message names
+
+
+def shapes(net: nn.Module) -> dict[str, torch.Size]:
+    """Of everything in the state_dict."""
+    return {name: tensor.shape for name, tensor in net.state_dict().items()}
+
+
+def fill(net: nn.Module, path: Path) -> None:
+    """Load the weights in `path`, a safetensors file, into a network of the same architecture."""
+    if path.suffix.lower() in PICKLES:
+        raise UserError(
+            f"{path} is a pickle, which can run anything when it is read; give the weights as a .safetensors file, "
+            "written by mixmo.save_pretrained where they were trained"
+        )
+    if path.suffix != ".safetensors":
+        raise UserError(f"{path} is no safetensors file; give weights that mixmo.save_pretrained wrote")
+    tensors = load_tensors(path)
+    check(net, tensors, path)
+    net.load_state_dict(tensors, assign=True)
+
+
+def check(net: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Refuse the tensors of another architecture than the network's, naming what differs."""
+    different = differences(shapes(net), tensors)
+    if different:
+        more = f" and {len(different) - NAMED} more" if len(different) > NAMED else ""
+        raise UserError(
+            f"{path} holds the weights of another architecture: {'; '.join(different[:NAMED])}{more}; "
+            "build the network that they were trained in"
+        )
+
+
+def differences(wanted: dict[str, torch.Size], given: dict[str, Tensor]) -> list[str]:
+    """One phrase for each tensor that is missing, of another shape, or unknown.
+
+    >>> differences({"a": torch.Size([2]), "b": torch.Size([3])}, {"a": torch.zeros(4), "c": torch.zeros(1)})
+    ['a is (4,) there and (2,) in the network', 'b is missing there', 'c is unknown to the network']
+    """
+    found = []
+    for name, shape in wanted.items():
+        if name not in given:
+            found.append(f"{name} is missing there")
+        elif given[name].shape != shape:
+            found.append(f"{name} is {tuple(given[name].shape)} there and {tuple(shape)} in the network")
+    return found + [f"{name} is unknown to the network" for name in given if name not in wanted]

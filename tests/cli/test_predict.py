@@ -1,0 +1,188 @@
+"""mixmo predict: every row against mixmo.predict, in every format; files that are no images; refusals."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+import mixmo
+from mixmo.cli import main
+from mixmo.cli import predict_ as command
+from mixmo.engine import Runtime, train
+from mixmo.recipes import named
+from mixmo.runs import Run
+from mixmo.types import Dataset
+
+ON_CPU = ("--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    recipe = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=64, repetition=1, validation=300)
+    return train(recipe, tmp_path_factory.mktemp("predict") / "run", Runtime(device="cpu", quiet=True))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> Path:
+    """60 digits as files in class folders; and three files that are no images."""
+    root = tmp_path_factory.mktemp("images")
+    for number in range(60):
+        path = root / str(int(digits.test.labels[number])) / f"{number:02}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(digits.test.images[number, ..., 0].numpy()).save(path)
+    (root / "0" / "text.png").write_text("not an image")
+    (root / "1" / "cut.png").write_bytes(min((root / "1").iterdir()).read_bytes()[:60])
+    (root / "2" / "empty.jpg").touch()
+    (root / "notes.txt").write_text("left alone")
+    return root
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> tuple[str, str]:
+    assert main(["predict", *map(str, arguments), *ON_CPU]) == status
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def expected(run: Run, digits: Dataset, number: int) -> mixmo.Prediction:
+    return mixmo.predict(mixmo.load(run.path), digits.test.images[[number]])
+
+
+def test_csv(run: Run, images: Path, digits: Dataset, capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setattr(command, "default_batch", lambda device, pixels: 7)  # several batches
+    out, err = ask(capsys, run.path, images)
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [row["path"] for row in rows] == sorted(str(path) for path in images.rglob("[0-9][0-9].png"))
+    for row in rows[::9]:
+        one = expected(run, digits, int(Path(row["path"]).stem))
+        assert row["label"] == str(one.labels.item())
+        assert float(row["probability"]) == pytest.approx(one.probs.max().item(), rel=1e-4)
+        assert float(row["calibrated_probability"]) == pytest.approx(one.calibrated.max().item(), rel=1e-4)
+        for name in ("entropy", "mutual_information", "disagreement", "energy"):
+            assert float(row[name]) == pytest.approx(getattr(one, name).item(), rel=1e-3, abs=1e-5)
+        assert set(filter(None, row["set"].split("|"))) == {str(k) for k in one.sets[0].nonzero()[:, 0].tolist()}
+        assert row["abstain"] == str(one.abstain.item()).lower()
+    for name in ("0/text.png: is not an image", "1/cut.png: cannot be read", "2/empty.jpg: is not an image"):
+        assert f"skipped {images}/{name}" in err
+    assert "3 of 63 files skipped, 60 predicted" in err
+
+
+def test_all_formats_say_the_same(run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    files = {form: tmp_path / f"rows.{form}" for form in ("csv", "json", "parquet")}
+    for form, path in files.items():
+        out, _ = ask(capsys, run.path, images, "--format", form, "--out", path, "--sets", "aps", "--level", 0.8)
+        assert out == ""
+    by_json = json.loads(files["json"].read_text())
+    by_parquet = pyarrow.parquet.read_table(files["parquet"]).to_pylist()
+    by_csv = list(csv.DictReader(files["csv"].read_text().splitlines()))
+    assert len(by_json) == len(by_csv) == 60
+    assert by_parquet == by_json
+    for row, text in zip(by_json, by_csv, strict=True):
+        assert list(row) == list(text) == list(command.COLUMNS)
+        assert text["set"] == "|".join(row["set"])
+        assert float(text["entropy"]) == pytest.approx(row["entropy"], rel=1e-5)
+        assert text["abstain"] == str(row["abstain"]).lower()
+    assert any(len(row["set"]) > 1 and row["set"][0] == row["label"] for row in by_json)  # the likeliest first
+
+
+def test_a_saved_folder_says_the_same_as_its_run(run: Run, images: Path, tmp_path: Path, capsys):
+    folder = mixmo.save_pretrained(mixmo.load(run.path), tmp_path / "model")
+    first, second = (json.loads(ask(capsys, path, images, "--format", "json")[0]) for path in (run.path, folder))
+    for row, other in zip(first, second, strict=True):
+        assert other == {k: pytest.approx(v, rel=1e-4, abs=1e-6) if isinstance(v, float) else v for k, v in row.items()}
+
+
+def test_colours_of_any_size_are_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Shorter side to 12, the middle 8 of it, normalised: as PIL does it by hand."""
+    net = mixmo.create("wrn10_1", classes=3).eval()
+    about = mixmo.About((3, 8, 8), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), resize=12)
+    mixmo.save_pretrained(net, tmp_path / "model", about=about)
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 48, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "one.png")
+    out, err = ask(capsys, tmp_path / "model", tmp_path / "one.png", "--format", "json")
+    (row,) = json.loads(out)
+    small = np.asarray(Image.fromarray(pixels).resize((24, 12), Image.Resampling.BILINEAR))[2:10, 8:16]
+    ready = torch.from_numpy((small / 255 - np.array(about.mean)) / np.array(about.std)).permute(2, 0, 1)[None]
+    assert row["probability"] == pytest.approx(mixmo.predict(net, ready).confidence.item(), rel=1e-4)
+    assert row["label"] in ("0", "1", "2")  # no names: their numbers
+    assert (row["calibrated_probability"], row["set"], row["abstain"]) == (None, None, None)
+    assert "has no calibration: no calibrated probabilities, sets and abstain flags; --calibrate-on FOLDER" in err
+
+
+def test_calibrate_on_held_out_files(runs: list[Run], images: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """From class folders or from a list; the answers of the network stay."""
+    table = tmp_path / "held.csv"
+    lines = [f"{path},{path.parent.name}" for path in sorted(images.rglob("[0-9][0-9].png"))]
+    table.write_text("path,label\n" + "\n".join(lines))
+    plain = json.loads(ask(capsys, runs[0].path, images / "3", "--format", "json")[0])
+    found = []
+    for held in (images, table):
+        given = ("--calibrate-on", held, "--sets", "raps", "--level", 0.8, "--risk", 0.5)
+        out, err = ask(capsys, runs[0].path, images / "3", "--format", "json", *given)
+        assert "has no calibration" not in err
+        found.append(json.loads(out))
+    assert found[0] == found[1]
+    names = ("path", "label", "probability", "entropy")
+    assert [[row[name] for name in names] for row in found[0]] == [[row[name] for name in names] for row in plain]
+    assert all(row["calibrated_probability"] > 0 and row["abstain"] is not None for row in found[0])
+
+
+def test_a_run_of_several_networks(tmp_path: Path, images: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]):
+    recipe = named("digits/cut-mixmo").replace(epochs=1, width=1, batch_size=256, networks=2)
+    run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True))
+    (path,) = images.glob("*/17.png")
+    (row,) = json.loads(ask(capsys, run.path, path, "--format", "json")[0])
+    both = mixmo.predict([mixmo.load(path) for path in run.networks()], digits.test.images[[17]])
+    assert row["probability"] == pytest.approx(both.confidence.item(), rel=1e-4)
+    assert row["mutual_information"] == pytest.approx(both.mutual_information.item(), rel=1e-3)
+
+
+def test_nothing_can_be_read(run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "rows.csv"
+    _, err = ask(capsys, run.path, images / "0" / "text.png", images / "notes.txt", "--out", out, status=2)
+    assert "none of the 2 files can be read as an image; check the paths" in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("RUN", "nowhere.png"), "nowhere.png does not exist; give image files, or folders of them"),
+        (("RUN", "EMPTY"), "there are no images in"),
+        (("IMAGES", "IMAGES"), "is no saved network: it has no config.json"),
+        (("RUN", "IMAGES", "--format", "parquet"), "give the file to write with --out FILE"),
+        (("RUN", "IMAGES", "--out", "TAKEN"), "exists already; give another --out, or remove it"),
+        (("RUN", "IMAGES", "--out", "EMPTY/a/b.csv"), "is no folder to write b.csv to"),
+        (("RUN", "IMAGES", "--format", "xml"), "format"),
+        (("RUN", "IMAGES", "--level", "90"), "level = 90.0 is no probability"),
+        (("RUN", "IMAGES", "--calibrate-on", "FOREIGN"), "has classes that the model does not know: cat"),
+        (
+            ("PLAIN", "IMAGES", "--level", "0.8"),
+            "--level needs held-out images to fit to; give some with",
+        ),
+        (("PLAIN", "IMAGES", "--sets", "aps"), "--sets needs held-out images"),
+    ],
+)
+def test_refusals(run: Run, runs: list[Run], images: Path, tmp_path: Path, capsys, arguments, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "taken.csv").write_text("mine")
+    (tmp_path / "foreign" / "cat").mkdir(parents=True)
+    (tmp_path / "foreign" / "cat" / "1.png").touch()
+    places = {
+        "RUN": run.path,
+        "PLAIN": runs[0].path,
+        "IMAGES": images,
+        "EMPTY": tmp_path / "empty",
+        "TAKEN": tmp_path / "taken.csv",
+        "FOREIGN": tmp_path / "foreign",
+    }
+    given = ["/".join(str(places.get(part, part)) for part in word.split("/")) for word in arguments]
+    out, err = ask(capsys, *given, status=2)
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert (tmp_path / "taken.csv").read_text() == "mine"

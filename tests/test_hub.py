@@ -1,0 +1,341 @@
+"""Saved networks: the same answers after every journey, and what is refused."""
+
+import dataclasses
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import timm
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import mixmo
+from mixmo.about import About
+from mixmo.calibration import calibrate
+from mixmo.engine import Runtime, train
+from mixmo.errors import UserError
+from mixmo.models import Ensemble
+from mixmo.recipes import named
+from mixmo.runs import Run
+from mixmo.types import Dataset
+from mixmo.weights import fill
+
+ABOUT = About(
+    (3, 32, 32),
+    (0.5, 0.4, 0.3),
+    (0.2, 0.2, 0.2),
+    classes=("cat", "dog", "owl"),
+    resize=36,
+    dataset="pets",
+    scores={"top1": 0.875, "nll": 0.25},
+)
+
+
+def fitted():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (200,), generator=generator)
+    logits = torch.randn(2, 200, 3, generator=generator) + 2 * nn.functional.one_hot(labels, 3)
+    return calibrate(logits, labels, risk=0.3)
+
+
+def own_backbone() -> nn.Module:
+    pool = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), *pool, nn.Linear(8, 3))
+
+
+def make(kind: str) -> Ensemble:
+    torch.manual_seed(0)
+    if kind == "timm":
+        return mixmo.wrap(timm.create_model("test_vit", num_classes=3, img_size=32)).eval()
+    if kind == "converted":
+        return mixmo.convert(mixmo.wrap(timm.create_model("test_resnet", num_classes=5)), members=3, classes=3).eval()
+    if kind == "timm, folded":
+        return mixmo.fold(mixmo.wrap(timm.create_model("test_resnet", num_classes=3)))
+    given: dict[str, Any] = {
+        "three": {"members": 3},
+        "single": {"members": 1},
+        "shared encoder": {"encoders": 1},
+        "shared head": {"heads": 1},
+        "concat": {"concat": True},
+        "folded": {"members": 3},
+    }[kind]
+    net = mixmo.create("wrn16_2" if kind == "three" else "wrn10_1", classes=3, **given).eval()
+    return mixmo.fold(net) if kind == "folded" else net
+
+
+KINDS = ("three", "single", "shared encoder", "shared head", "concat", "folded", "timm", "converted", "timm, folded")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_and_back(kind: str, tmp_path: Path):
+    net, images = make(kind), torch.randn(2, 3, 32, 32)
+    folder = mixmo.save_pretrained(net, tmp_path / "model", about=ABOUT, calibration=fitted())
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    again = mixmo.from_pretrained(folder)
+    assert not again.training
+    assert all(parameter.requires_grad for parameter in again.parameters())  # it can be trained further
+    before, after = mixmo.predict(net, images).members, mixmo.predict(again, images).members
+    torch.testing.assert_close(after, before, atol=1e-6, rtol=0)
+    assert (again.members, again.answers, again.about.calibration) == (net.members, net.answers, fitted())
+    assert again.about == dataclasses.replace(ABOUT, calibration=fitted())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]  # nothing else is left
+    second = mixmo.save_pretrained(again, tmp_path / "second")  # what it is about travels on
+    assert (second / "config.json").read_text() == (folder / "config.json").read_text()
+
+
+def test_the_name_of_a_network_is_found_again(tmp_path: Path):
+    for name in ("wrn22_1", "preactresnet18_1"):
+        folder = mixmo.save_pretrained(mixmo.create(name, classes=7, channels=1), tmp_path / name)
+        config = json.loads((folder / "config.json").read_text())["architecture"]
+        assert (config["create"], config["classes"], config["members"], config["channels"]) == (name, 7, 2, 1)
+
+
+def test_a_backbone_of_one_s_own(tmp_path: Path):
+    net, images = mixmo.wrap(own_backbone(), size=(3, 16, 16)).eval(), torch.randn(2, 3, 16, 16)
+    folder = mixmo.save_pretrained(net, tmp_path / "model")
+    with pytest.raises(UserError, match="around a Sequential that mixmo cannot build; give the bare model"):
+        mixmo.from_pretrained(folder)
+    again = mixmo.from_pretrained(folder, own_backbone())
+    assert torch.equal(again.each(images), net.each(images))
+    assert again.about is None
+    other = own_backbone()
+    other[5] = nn.Linear(8, 4)
+    with pytest.raises(UserError, match=r"of another architecture: .*5.*\(3, 8\) there and \(4, 8\) in the network"):
+        mixmo.from_pretrained(folder, other)
+
+
+def test_weights_may_be_tied_and_of_half_precision(tmp_path: Path):
+    net = mixmo.create("wrn10_1", classes=3).eval()
+    net.heads[1].weight = net.heads[0].weight
+    mixmo.save_pretrained(net, tmp_path / "tied")
+    half = mixmo.create("wrn10_1", classes=3).bfloat16()
+    folder = mixmo.save_pretrained(half, tmp_path / "half")
+    assert load_file(folder / "model.safetensors")["heads.0.weight"].dtype == torch.bfloat16
+
+
+def test_the_model_card(tmp_path: Path):
+    net = mixmo.create("wrn10_1", classes=3)
+    folder = mixmo.save_pretrained(net, tmp_path / "pets", about=ABOUT, calibration=fitted(), name="me/pets")
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.library_name, card.data.pipeline_tag) == ("mixmo", "image-classification")
+    found = {result.metric_name: (result.dataset_name, result.metric_value) for result in card.data.eval_results}
+    assert found == {"Top1": ("pets", 0.875), "NLL": ("pets", 0.25)}
+    for words in (
+        'mixmo.from_pretrained("me/pets")',
+        "wrn10_1 with 2 members",
+        "| Top1 | 0.8750 |",
+        "3 classes: cat, dog",
+    ):
+        assert words in card.text
+    assert "Fitted on 200 held-out images: temperature" in card.text
+    plain = mixmo.save_pretrained(net, tmp_path / "plain")
+    assert ModelCard.load(plain / "README.md").data.eval_results is None
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    recipe = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=128, validation=300)
+    return train(recipe, tmp_path_factory.mktemp("hub") / "run", Runtime(device="cpu", quiet=True))
+
+
+def test_load_a_run(run: Run, digits: Dataset, tmp_path: Path):
+    net = mixmo.load(run.path)
+    about = net.about
+    assert about.classes == digits.classes
+    assert (about.size, about.resize, about.dataset) == ((1, 8, 8), None, "digits")
+    assert about.scores["top1"] == run.json("scores.json")["last"]["ensemble"]["top1"]
+    assert about.calibration.samples == 300
+    prediction = mixmo.predict(net, digits.test.images)  # uint8: it knows its normalisation
+    torch.testing.assert_close(prediction.logits, run.logits()[0], atol=1e-4, rtol=1e-4)
+    covered = prediction.sets[torch.arange(360), digits.test.labels].double().mean().item()
+    assert covered == pytest.approx(0.9, abs=0.06)
+    folder = mixmo.save_pretrained(net, tmp_path / "model")
+    again = mixmo.predict(mixmo.load(folder), digits.test.images)
+    torch.testing.assert_close(again.probs, prediction.probs, atol=1e-6, rtol=1e-5)
+    assert torch.equal(again.sets, prediction.sets)
+    assert torch.equal(again.abstain, prediction.abstain)
+
+
+def test_a_run_with_the_weights_of_another(run: Run, runs: list[Run], tmp_path: Path):
+    for name in ("recipe.yaml", "dataset.json", "scores.json"):
+        (tmp_path / name).write_bytes((run.path / name).read_bytes())
+    (tmp_path / "last.safetensors").write_bytes((runs[1].path / "last.safetensors").read_bytes())
+    with pytest.raises(
+        UserError, match=r"last.safetensors holds .* another architecture: encoders.1.weight is missing"
+    ):
+        mixmo.load(tmp_path)
+
+
+def test_a_run_without_validation_images_is_not_calibrated(runs: list[Run]):
+    assert mixmo.load(runs[0].path).about.calibration is None
+    assert mixmo.load(runs[1].path, "best").members == 1
+
+
+def test_the_examples_in_the_docs(run: Run, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As they are written there, on the digits; the last one on a network for large images."""
+    text = (Path(__file__).resolve().parents[1] / "docs" / "prediction.md").read_text()
+    first, second, third, saving = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "cut4").symlink_to(run.path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"mixmo": mixmo, "images": digits.test.images[:9]}
+    names |= {"held_out_images": digits.train.images[:100], "held_out_labels": digits.train.labels[:100]}
+    for code in (first, second, third):
+        exec(code, names)
+    assert names["prediction"].sets.shape == (9, 10)
+    assert mixmo.load("saved").about.calibration == names["calibration"]
+    assert names["fast"].logits.shape == (1, 9, 10)
+    large: dict[str, Any] = {"mixmo": mixmo, "mean": (0.5,) * 3, "std": (0.2,) * 3, "names": ("hen", "owl")}
+    large |= {"net": mixmo.create("wrn10_1", classes=2), "calibration": names["calibration"]}
+    exec(saving, large)
+    assert large["net"].about.scores == {"top1": 0.81}
+
+
+def test_push_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The hub is played by a folder; what arrives there is read back by its name."""
+    arrived = tmp_path / "arrived"
+
+    class Hub:
+        def __init__(self, token: str | None = None) -> None:
+            assert token == "secret"
+
+        def create_repo(self, name: str, private: bool, exist_ok: bool) -> str:
+            assert (name, private, exist_ok) == ("me/pets", True, True)
+            return "https://hub/me/pets"
+
+        def upload_folder(self, repo_id: str, folder_path: Path, commit_message: str) -> None:
+            arrived.mkdir()
+            for path in Path(folder_path).iterdir():
+                (arrived / path.name).write_bytes(path.read_bytes())
+
+    def download(name: str, **given: Any) -> str:
+        assert name == "me/pets"
+        assert not any(".bin" in pattern or pattern == "*" for pattern in given["allow_patterns"])
+        return str(arrived)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    net = mixmo.create("wrn10_1", classes=3).eval()
+    assert mixmo.push_to_hub(net, "me/pets", about=ABOUT, private=True, token="secret") == "https://hub/me/pets"
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(mixmo.load("me/pets").each(images), net.each(images))
+    assert 'from_pretrained("me/pets")' in (arrived / "README.md").read_text()
+    monkeypatch.setattr(Hub, "create_repo", lambda *_, **__: (_ for _ in ()).throw(OSError("401 unauthorised")))
+    with pytest.raises(UserError, match=r"me/pets could not be uploaded \(401 unauthorised\); see `hf auth login`"):
+        mixmo.push_to_hub(net, "me/pets", token="secret")
+    with pytest.raises(UserError, match="'pets' is no name on the Hub; write OWNER/NAME"):
+        mixmo.push_to_hub(net, "pets")
+
+
+def test_the_hub_is_not_there(monkeypatch: pytest.MonkeyPatch):
+    def download(name: str, **given: Any) -> str:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(UserError, match=r"me/nothing is no folder here, .* from the Hub \(no route to host\)"):
+        mixmo.load("me/nothing")
+    with pytest.raises(UserError, match="/a/b/c does not exist; give a saved folder, a run directory or"):
+        mixmo.load("/a/b/c")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return mixmo.save_pretrained(mixmo.create("wrn10_1", classes=3), tmp_path / "saved")
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("the pickle was read",))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "model.pkl", "last.ckpt"])
+def test_a_pickle_is_not_read(name: str, saved: Path, tmp_path: Path):
+    (saved / "model.safetensors").unlink()
+    (saved / name).write_bytes(pickle.dumps(Bomb()))
+    for load in (mixmo.load, mixmo.from_pretrained):
+        with pytest.raises(UserError, match=f"{name} is a pickle, which can run anything when it is read"):
+            load(saved)
+        with pytest.raises(UserError, match=f"{name} is a pickle"):
+            load(saved / name)
+    with pytest.raises(UserError, match=f"{name} is a pickle"):
+        fill(mixmo.create("wrn10_1", classes=3), saved / name)
+
+
+def test_a_pickle_under_another_name(saved: Path):
+    (saved / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(UserError, match=r"model.safetensors is damaged"):
+        mixmo.load(saved)
+
+
+def test_weights_of_another_architecture(saved: Path):
+    config = json.loads((saved / "config.json").read_text())
+    config["architecture"]["create"] = "wrn16_1"
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        UserError, match=r"another architecture: core\.stages\.0\.1\.bn1\.weight is missing there.* more"
+    ):
+        mixmo.load(saved)
+    config["architecture"]["create"] = "wrn10_2"
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"is \(16, 16, 3, 3\) there and \(32, 16, 3, 3\) in the network"):
+        mixmo.load(saved)
+
+
+def test_weights_that_are_not_all_there(saved: Path):
+    tensors = load_file(saved / "model.safetensors")
+    tensors["extra"] = tensors.pop("heads.1.bias")
+    save_file(tensors, saved / "model.safetensors")
+    with pytest.raises(UserError, match=r"heads.1.bias is missing there; extra is unknown to the network; build"):
+        mixmo.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "config.json cannot be read"),
+        ("{}", "config.json is of another library"),
+        ('{"mixmo": "0.1.0"}', "config.json does not describe a network"),
+        ('{"mixmo": "0", "architecture": {"create": "wrn10_1", "folded": false, "x": 1}, "about": null}', "describe"),
+        (
+            '{"mixmo": "0", "about": null, "architecture": {"timm": "hf-hub:me/evil", "options": {}, "folded": false, '
+            '"wrap": {"members": 2, "stem": ["a"], "head": ["b"], "size": [3, 32, 32]}}}',
+            "this timm knows no 'hf-hub:me/evil'",
+        ),
+    ],
+)
+def test_a_config_that_is_none(saved: Path, content: str, message: str):
+    (saved / "config.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        mixmo.load(saved)
+
+
+def test_refusals(saved: Path, tmp_path: Path):
+    net = mixmo.create("wrn10_1", classes=4)
+    with pytest.raises(UserError, match="saved exists already; give a new folder, or remove it"):
+        mixmo.save_pretrained(net, saved)
+    with pytest.raises(UserError, match="there are 3 names for the 4 classes of the network"):
+        mixmo.save_pretrained(net, tmp_path / "a", about=ABOUT)
+    with pytest.raises(UserError, match="a calibration is saved with what the network is about"):
+        mixmo.save_pretrained(net, tmp_path / "a", calibration=fitted())
+    net.core.stages[0] = nn.Identity()
+    with pytest.raises(UserError, match=r"is none that mixmo.create makes"):
+        mixmo.save_pretrained(net, tmp_path / "a")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty is no saved network: it has no config.json"):
+        mixmo.load(tmp_path / "empty")
+    with pytest.raises(UserError, match="is a file; give the folder that"):
+        mixmo.load(saved / "config.json")
+    assert not (tmp_path / "a").exists()
+
+
+def test_about_that_is_wrong():
+    with pytest.raises(UserError, match="mean has 1 and std 3 values for images of 3 channels"):
+        dataclasses.replace(ABOUT, mean=(0.5,))
+    with pytest.raises(UserError, match="give channels, height and width"):
+        dataclasses.replace(ABOUT, size=(32, 32))

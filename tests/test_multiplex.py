@@ -1,0 +1,73 @@
+"""mixmo eval --multiplex: accuracy and speed of several images a pass, from weights and data."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import mixmo
+from mixmo.cli import main
+from mixmo.engine import Runtime, train
+from mixmo.errors import UserError
+from mixmo.evaluation import load_network, score_multiplexed
+from mixmo.recipes import named
+from mixmo.runs import Run
+from mixmo.types import Dataset
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Three members, trained until each begins to read its own image."""
+    recipe = named("digits/cut-mixmo").replace(members=3, width=1, epochs=3, batch_size=64, repetition=1)
+    return train(recipe, tmp_path_factory.mktemp("multiplex") / "run", Runtime(device="cpu", quiet=True))
+
+
+def test_every_row(run: Run, digits: Dataset):
+    found = score_multiplexed([run], "last", CPU)
+    assert [row["images_per_pass"] for row in found["rows"]] == [1, 2, 3]
+    assert [row["members_per_image"] for row in found["rows"]] == [3, 1.5, 1]
+    first, _, last = found["rows"]
+    stored = run.json("scores.json")
+    assert first["top1"] == pytest.approx(stored["last"]["ensemble"]["top1"], abs=1e-6)
+    assert last["multiply_adds"] == pytest.approx(stored["multiply_adds"] / 3)
+    assert last["top1"] > 0.2  # ten classes: the heads do read their own
+    assert first["top1"] >= last["top1"]
+    # The last row by hand: passes of three images in the order that was drawn.
+    net = load_network(run)
+    net.about = mixmo.load(run.path).about
+    order = torch.randperm(360, generator=torch.Generator().manual_seed(0))
+    by_hand = mixmo.predict(net, digits.test.images[order], images_per_pass=3, batch_size=300)
+    right = (by_hand.labels == digits.test.labels[order]).double().mean().item()
+    assert last["top1"] == pytest.approx(right, abs=1e-6)
+
+
+def test_more_images_a_second(run: Run):
+    found = [score_multiplexed([run], "last", CPU)["rows"] for _ in range(3)]  # other processes disturb the clock
+    one, _, three = (max(rows[i]["images_per_second"] for rows in found) for i in range(3))
+    assert three > 1.3 * one
+
+
+def test_as_json_and_as_a_table(run: Run, capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", str(run.path), "--multiplex", "--json", "--device", "cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)["multiplexed"]
+    assert main(["eval", str(run.path), "--multiplex", "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
+    for row, cells in zip(found["rows"], rows, strict=True):
+        assert cells[:2] == [str(row["images_per_pass"]), f"{100 * row['top1']:.2f}"]
+        assert cells[2] == f"{100 * (row['top1'] - found['rows'][0]['top1']):+.2f}"
+    assert rows[0][-2:] == ["x", "1.00"]
+    assert "last epoch, 360 test images in random order" in text
+
+
+def test_networks_that_cannot(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert [row["images_per_pass"] for row in score_multiplexed([runs[1]], "last", CPU)["rows"]] == [1]
+    with pytest.raises(UserError, match="must have the same data set and as many members"):
+        score_multiplexed(runs, "last", CPU)
+    shared = named("digits/cut-mixmo").replace(epochs=1, width=1, batch_size=256, encoders=1)
+    run = train(shared, tmp_path / "run", Runtime(device="cpu", quiet=True))
+    assert main(["eval", str(run.path), "--multiplex", "--device", "cpu"]) == 2
+    assert "share one encoder, so it cannot tell its images apart" in capsys.readouterr().err
