@@ -313,21 +313,27 @@ class Trainer:
             "seconds": round(self.state.seconds, 3),
         }
         last = {name: tensor.clone() for name, tensor in weights.items()}
-        for which, chosen in (("best", self.best or last), ("last", last)):
-            stored = halve(chosen) if self.runtime.compact else chosen
-            self.scored.load_state_dict(stored)
-            logits = self.logits(self.dataset.test)
-            tensors = {"logits": logits, "labels": self.dataset.test.labels}
-            if self.held_out:
-                tensors["validation_logits"] = self.logits(self.held_out)
-                tensors["validation_labels"] = self.held_out.labels
-            scores[which] = evaluate(logits.cpu(), self.dataset.test.labels.cpu()).to_dict()
+        best = last if self.best is None or self.state.best_step == self.state.step else self.best
+        for which, chosen in (("best", best), ("last", last)):
+            if which == "best" or best is not last:  # predict once where the last epoch is the best one
+                stored = halve(chosen) if self.runtime.compact else chosen
+                self.scored.load_state_dict(stored)
+                tensors = self.answers()
+            scores[which] = evaluate(tensors["logits"].cpu(), tensors["labels"].cpu()).to_dict()
             if self.world.writes:
                 run.write_tensors(f"logits-{which}.safetensors", tensors)
                 run.write_tensors(f"{which}.safetensors", stored, self.runtime.shard_mb)
         if self.world.writes:
             run.write("scores.json", json.dumps(scores, indent=2))
         self.world.told(None)  # nobody leaves before the files are there
+
+    def answers(self) -> dict[str, Tensor]:
+        """Every head's logits in float32, and the labels, of the test set and of what was held out."""
+        tensors = {"logits": self.logits(self.dataset.test), "labels": self.dataset.test.labels}
+        if self.held_out:
+            tensors["validation_logits"] = self.logits(self.held_out)
+            tensors["validation_labels"] = self.held_out.labels
+        return tensors
 
     def lost_message(self, error: RuntimeError) -> str:
         latest = self.checkpoints.latest()
