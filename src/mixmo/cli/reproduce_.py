@@ -1,0 +1,157 @@
+"""mixmo reproduce NAME... | --list [--scale paper|hour|minutes|smoke] [--out DIR] [--dry-run] [--ray auto|ADDRESS]"""
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse import Namespace
+from rich.console import Console
+from rich.table import Table as Grid
+
+from mixmo import paper
+from mixmo.cli.arguments import parse, parser
+from mixmo.data.registry import where as data_folder
+from mixmo.engine import Runtime
+from mixmo.errors import UserError
+from mixmo.recipes.schema import Recipe
+from mixmo.reproduce.cluster import run_on_ray
+from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
+from mixmo.reproduce.execute import Failures, run_here
+from mixmo.reproduce.output import write
+from mixmo.reproduce.plan import Plan, expand, missing, needed, read_settings, trained
+from mixmo.reproduce.report import Where, absent, fill
+from mixmo.reproduce.scales import SCALES
+from mixmo.reproduce.store import Store, run_name
+from mixmo.reproduce.text import markdown, title
+
+ABOUT = "from the rates in benchmarks/RESULTS.md, with scoring and compilation."
+FIXED = {"minutes", "score_every"}  # of Runtime: they change what a run gives, and runs are shared
+
+
+def main(arguments: list[str]) -> None:
+    scales = "; ".join(f"{name}: {scale.summary}" for name, scale in SCALES.items())
+    into = parser(
+        "reproduce",
+        "Make tables and figures of the paper again: train what is missing, show ours, the paper's and the difference. "
+        f"Ctrl-C stops after saving; the same command continues. Scales: {scales}.",
+    )
+    into.add_argument("names", nargs="*", help="tables and figures (`mixmo reproduce --list`), or all")
+    into.add_argument("--list", action="store_true", help="all of them: runs needed, done, and GPU-hours left")
+    into.add_argument("--scale", type=Literal[tuple(SCALES)], default="paper", help="how much of the protocol is run")
+    into.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the protocol; repeatable"
+    )
+    into.add_argument("--seeds", type=int | None, default=None, help="how many; by default as published, or 1")
+    into.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder of runs and tables")
+    into.add_argument("--runs", nargs="+", type=Path, default=[], help="folders with more runs, such as results")
+    into.add_argument("--dry-run", action="store_true", help="print the plan, train nothing")
+    into.add_argument("--report", action="store_true", help="make the tables from what is there, train nothing")
+    into.add_argument("--ray", type=str | None, default=None, metavar="auto|ADDRESS", help="train through Ray")
+    into.add_argument("--gpus-per-run", type=float, default=1.0, help="with --ray; below 1, runs share a GPU")
+    into.add_argument("--cpus-per-run", type=float, default=1.0, help="with --ray")
+    into.add_argument("--corrupted", type=Path | None, default=None, help="CIFAR-100-C; by default in the data folder")
+    into.add_class_arguments(Runtime, as_group=False, skip=FIXED)
+    parsed = parse(into, arguments)
+    if parsed.seeds is not None and parsed.seeds < 1:
+        raise UserError(f"--seeds {parsed.seeds}; take at least 1")
+    settings, store = read_settings(parsed.set), Store(parsed.out, parsed.runs)
+    names = list_names(parsed.names, parsed.list)
+    plans = [expand(paper.load(name), parsed.scale, settings, parsed.seeds) for name in names]
+    runtime = Runtime(**{f.name: getattr(parsed, f.name) for f in fields(Runtime) if f.name not in FIXED})
+    if parsed.list:
+        show_list(plans, store, speed_of(runtime.resolve()))
+        return
+    empty = [plan.table.name for plan in plans if not plan.cells]
+    if empty and parsed.names != ["all"]:
+        raise UserError(f"{', '.join(empty)} has nothing at --scale {parsed.scale}; take --scale paper")
+    plans = [plan for plan in plans if plan.cells]
+    lacking = missing(needed(plans, store), store)
+    if parsed.dry_run:
+        show_plan(plans, lacking, store, speed_of(runtime.resolve()))
+        return
+    failures: Failures = {}
+    if lacking and not parsed.report:
+        failures = train_all(lacking, store, runtime, parsed)
+    where = Where(parsed.corrupted or data_folder(parsed.data) / "CIFAR-100-C", runtime.resolve())
+    for plan in plans:
+        report = fill(plan, store, where)
+        text = markdown(report, absent(plan, store), again(plan, parsed))
+        print(text)
+        print(f"written to {write(report, text, store, parsed.data)}\n")
+    if failures:
+        first = next(iter(failures.values()))
+        raise UserError(f"{len(failures)} of {len(lacking)} runs failed and are missing above; the first: {first}")
+
+
+def list_names(given: list[str], everything: bool) -> list[str]:
+    if given in ([], ["all"]):
+        if not given and not everything:
+            raise UserError("say which table or figure, or all; `mixmo reproduce --list` shows them")
+        return paper.names()
+    return [paper.load(name).name for name in dict.fromkeys(given)]
+
+
+def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Namespace) -> Failures:
+    if parsed.ray is None:
+        return run_here(recipes, store, runtime)
+    quiet = replace(runtime, quiet=True, data=data_folder(runtime.data).resolve())
+    return run_on_ray(recipes, store, quiet, parsed.ray, parsed.gpus_per_run, parsed.cpus_per_run)
+
+
+def again(plan: Plan, parsed: Namespace) -> str:
+    """The command that completes a table."""
+    words = ["mixmo", "reproduce", plan.table.name, "--scale", parsed.scale, "--out", str(parsed.out)]
+    words += [word for setting in parsed.set for word in ("--set", setting)]
+    words += ["--seeds", str(parsed.seeds)] if parsed.seeds else []
+    words += ["--runs", *map(str, parsed.runs)] if parsed.runs else []
+    words += ["--data", str(parsed.data)] if parsed.data else []
+    return shlex.join(words)
+
+
+def show_list(plans: list[Plan], store: Store, here: Speed) -> None:
+    """One line a table: runs needed and done, hours of an H200 in all and left, hours left on this device."""
+    console = Console(width=max(120, Console().width), highlight=False)
+    grid = Grid(box=None, pad_edge=False)
+    for name in ("name", "paper"):
+        grid.add_column(name)
+    for name in ("runs", "done", "H200-hours", "left", *(["left here"] if here.measured else [])):
+        grid.add_column(name, justify="right")
+    grid.add_column("what")
+    for plan in plans:
+        beyond = "" if plan.cells else " (not at this scale)"
+        grid.add_row(plan.table.name, plan.table.source, *amounts([plan], store, here), f"{plan.table.title}{beyond}")
+    grid.add_section()
+    grid.add_row("all", "", *amounts(plans, store, here), "with runs shared")
+    first = next((plan for plan in plans if trained(plan.table)), plans[0])
+    console.print(f"scale {first.scale}: {SCALES[first.scale].summary}", style="bold", soft_wrap=True)
+    console.print(grid)
+    console.print(f"H200: {ABOUT}" + (f" Here: one {here.name}, by a few steps measured now." if here.measured else ""))
+
+
+def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
+    """Runs, those done, hours of an H200 in all and left; hours left on this device if it is another."""
+    runs = needed(plans, store)
+    lacking = missing(runs, store)
+    spans = [hours(runs, h200()), hours(lacking, h200()), *([hours(lacking, here)] if here.measured else [])]
+    return [str(len(runs)), str(len(runs) - len(lacking)), *[f"{span:,.1f}" for span in spans]]
+
+
+def hours(recipes: Iterable[Recipe], speed: Speed) -> float:
+    return sum(run_seconds(recipe, speed) for recipe in recipes) / 3600
+
+
+def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Speed) -> None:
+    """The runs that would be trained, in order."""
+    for plan in plans:
+        print(title(plan))
+    runs = needed(plans, store)
+    print(
+        f"{len(runs)} runs needed, {len(runs) - len(lacking)} there, {len(lacking)} to train into {store.out / 'runs'}"
+    )
+    for recipe in lacking:
+        state = "resume" if store.begun(recipe) else "train"
+        print(f"  {state:6} {run_name(recipe)}  {run_seconds(recipe, speed) / 60:,.0f} min")
+    source = "by a few steps measured now" if speed.measured else ABOUT
+    print(f"{hours(lacking, speed):,.1f} hours of one {speed.name}: {source}")

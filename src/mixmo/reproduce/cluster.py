@@ -1,0 +1,133 @@
+"""Train the missing runs through Ray: on all GPUs of a server, or of the machines of a cluster.
+
+Every run is one task. A run whose worker or machine dies is queued again and resumes from its last checkpoint, so all
+machines must see the same output folder (and the data) under the same path.
+"""
+
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mixmo.engine import Runtime, Stopped, train
+from mixmo.errors import UserError
+from mixmo.recipes.schema import Recipe
+from mixmo.reproduce.execute import BUSY, Failures, claimed, say
+from mixmo.reproduce.store import Store
+from mixmo.runs import Run
+
+DEATHS = 3  # of workers in a row, without an epoch in between, before a run is given up
+EVERY = 30.0  # seconds between two lines of progress
+SAVING = 300.0  # seconds that interrupted runs have to save
+
+
+def load_ray() -> Any:
+    """The library, or a UserError that says how to get it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError("--ray needs Ray, which is not installed; `pip install 'mixmo[ray]'` adds it") from error
+    return ray
+
+
+def connect(address: str, gpus: float) -> Any:
+    """Ray, connected to a running cluster; `auto` starts one on this machine if there is none."""
+    ray = load_ray()
+    if not ray.is_initialized():
+        options = {"log_to_driver": False, "logging_level": "warning"}
+        if address != "auto":
+            check_address(address)
+        try:
+            ray.init(address=address, **options)
+        except ConnectionError:
+            if address != "auto":
+                raise
+            ray.init(include_dashboard=False, **options)
+    there = ray.cluster_resources().get("GPU", 0)
+    if gpus > there:
+        raise UserError(
+            f"--gpus-per-run {gpus:g}, but the Ray cluster has {there:g} GPUs; --gpus-per-run 0 trains on CPUs"
+        )
+    return ray
+
+
+def check_address(address: str) -> None:
+    """Ray itself would try for minutes to reach a machine that does not answer."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no Ray cluster answers at '{address}' ({error}); give HOST:PORT as `ray start --head` prints it, or auto"
+        ) from error
+
+
+def train_task(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
+    """What a worker does: begin a run, or resume it."""
+    with claimed(folder) as ours:
+        if not ours:
+            raise UserError(BUSY)
+        train(recipe, folder, runtime, resume=True)
+
+
+def run_on_ray(
+    recipes: Sequence[Recipe], store: Store, runtime: Runtime, address: str = "auto", gpus: float = 1, cpus: float = 1
+) -> Failures:
+    """Queue every run; resume those whose worker died; return those that cannot be trained."""
+    ray = connect(address, gpus)
+    task = ray.remote(num_gpus=gpus, num_cpus=cpus, max_retries=0)(train_task)
+    folders = {recipe: store.folder(recipe).resolve() for recipe in recipes}
+
+    def submit(recipe: Recipe) -> Any:
+        return task.remote(recipe, folders[recipe], runtime)
+
+    pending = {submit(recipe): recipe for recipe in recipes}
+    failures: Failures = {}
+    deaths: dict[Recipe, tuple[int, int]] = {}  # in a row, and the epochs logged at the last one
+    shown = 0.0
+    try:
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
+            for reference in ready:
+                recipe = pending.pop(reference)
+                name = folders[recipe].name
+                try:
+                    ray.get(reference)
+                    say(f"{name} finished; {len(recipes) - len(pending) - len(failures)} of {len(recipes)} done")
+                except ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, Stopped):  # its machine is going away
+                        pending[submit(recipe)] = recipe
+                        continue
+                    failures[recipe] = str(error.cause)
+                    say(f"{name} failed: {error.cause}")
+                except ray.exceptions.RayError as error:
+                    epochs = len(Run(folders[recipe]).metrics())
+                    before, last = deaths.get(recipe, (0, epochs))
+                    count = before + 1 if epochs <= last else 1
+                    deaths[recipe] = (count, epochs)
+                    if count >= DEATHS:
+                        failures[recipe] = f"its worker died {count} times ({type(error).__name__})"
+                        say(f"{name} failed: {failures[recipe]}")
+                    else:
+                        say(f"{name}: its worker died after epoch {epochs}; it is queued again and resumes")
+                        pending[submit(recipe)] = recipe
+            if time.monotonic() - shown > EVERY:
+                shown = time.monotonic()
+                say(progress(recipes, list(pending.values()), folders))
+    except KeyboardInterrupt:
+        for reference in pending:
+            ray.cancel(reference)  # raises SIGINT where it runs: the run is saved
+        ray.wait(list(pending), num_returns=len(pending), timeout=SAVING)
+        done = len(recipes) - len(pending) - len(failures)
+        raise Stopped(f"stopped with {done} of {len(recipes)} runs done; the same command continues") from None
+    return failures
+
+
+def progress(recipes: Sequence[Recipe], pending: Sequence[Recipe], folders: dict[Recipe, Path]) -> str:
+    """How far all runs are, by what they have logged."""
+    begun = [recipe for recipe in pending if (folders[recipe] / "environment.json").exists()]
+    under_way = [f"{folders[r].name} {len(Run(folders[r]).metrics())}/{r.epochs}" for r in begun]
+    done = len(recipes) - len(pending)
+    waiting = len(pending) - len(under_way)
+    return f"{done} of {len(recipes)} ended, {waiting} not begun; epochs: {', '.join(under_way) or '-'}"

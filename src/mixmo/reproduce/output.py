@@ -1,0 +1,82 @@
+"""A table on the disk: Markdown, CSV and a picture, whole files that replace earlier ones."""
+
+from pathlib import Path
+from typing import Any
+
+from mixmo import data
+from mixmo.analysis import columns
+from mixmo.analysis import to_csv as epochs_csv
+from mixmo.errors import UserError
+from mixmo.reproduce.execute import say
+from mixmo.reproduce.report import Report
+from mixmo.reproduce.store import Store
+from mixmo.reproduce.text import slug, to_csv
+from mixmo.runs import Run, replacing
+
+
+def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
+    """The Markdown file; the others lie beside it under the same name."""
+    folder, name = store.out / "tables" / slug(report.plan), report.plan.table.name
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / f"{name}.md", text)
+    _write(folder / f"{name}.csv", to_csv(report))
+    shown = shown_runs(report, store)
+    if report.plan.table.picture.kind == "dynamics" and shown:
+        tables = {label: columns(run) for label, run in shown.items()}
+        _write(folder / f"{name}-epochs.csv", epochs_csv(tables))
+    try:
+        from mixmo.plots.style import save
+
+        drawn = picture(report, shown, root)
+        if drawn is not None:
+            save(drawn, folder / f"{name}.png", force=True)
+    except UserError as error:
+        say(f"{name}: no picture: {error}")
+    return folder / f"{name}.md"
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def shown_runs(report: Report, store: Store) -> dict[str, Run]:
+    """By row, the run of the first seed, for pictures of runs rather than of numbers."""
+    shown: dict[str, Run] = {}
+    needed = {"filters": ["best.safetensors", "dataset.json"]}.get(report.plan.table.picture.kind, ["metrics.jsonl"])
+    for (i, _), cell in report.plan.cells.items():
+        run = store.find(cell.groups[0][0], needed)
+        if run is not None:
+            shown.setdefault(report.plan.table.rows[i].label, run)
+    return shown
+
+
+def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | None:
+    """The picture of a table; None if it would show runs and there are none."""
+    from mixmo.plots import dynamics, filters, masks, tables, weights
+
+    kind = report.plan.table.picture.kind
+    if kind in ("dynamics", "filters") and not shown:
+        return None
+    if kind == "weights":
+        drawn = weights.draw()
+    elif kind == "masks":
+        drawn = masks.draw(some_images(root))
+    elif kind == "filters":
+        drawn = filters.draw([next(iter(shown.values()))], "best")
+    elif kind == "dynamics":
+        drawn = dynamics.draw(list(shown.values()))
+        for text, label in zip(drawn.legends[0].get_texts(), shown, strict=True):
+            text.set_text(label)  # rows say more than folders
+    else:
+        return tables.draw(report)
+    tables.caption(drawn, report, "")
+    return drawn
+
+
+def some_images(root: Path | None) -> Any:
+    """CIFAR-100 where it is there, else the digits."""
+    try:
+        return data.load("cifar100", root)
+    except UserError:
+        return data.load("digits")

@@ -1,0 +1,164 @@
+"""A table filled from what is there: ours, the paper's, the difference."""
+
+import functools
+import math
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from mixmo import paper
+from mixmo.errors import UserError
+from mixmo.reproduce import scores
+from mixmo.reproduce.plan import Cell, Group, Plan, derived_name, missing, needed, published
+from mixmo.reproduce.store import Store
+
+
+class Where(NamedTuple):
+    """What some scores are computed with."""
+
+    corrupted: Path  # CIFAR-100-C
+    device: torch.device
+
+
+class Filled(NamedTuple):
+    """A cell with its numbers, in the unit of its column."""
+
+    ours: float | None  # mean over seeds
+    spread: float | None  # standard deviation over seeds
+    seeds: int  # that there are, of those planned
+    paper: paper.Figure | None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.ours is None or self.paper is None else self.ours - self.paper.value
+
+
+class Report(NamedTuple):
+    plan: Plan
+    cells: dict[tuple[int, int], Filled]
+    devices: dict[str, int]  # runs by the device they were made on
+    notes: list[str]  # why some cells are empty though their runs are there
+
+
+def fill(plan: Plan, store: Store, where: Where) -> Report:
+    """Every cell of a table with what is there."""
+    table, notes = plan.table, dict[str, None]()
+    cells = {}
+    for i in range(len(table.rows)):
+        for j in range(len(table.columns)):
+            cell, values = plan.cells.get((i, j)), list[float]()
+            unit = unit_of(table.columns[j])
+            try:
+                values = [] if cell is None else cell_values(cell, table.columns[j].best, store, where)
+            except UserError as error:
+                notes[str(error)] = None
+            values = [unit.factor * value for value in values if not math.isnan(value)]
+            cells[i, j] = Filled(
+                ours=statistics.fmean(values) if values else None,
+                spread=statistics.stdev(values) if len(values) > 1 else None,
+                seeds=len(values),
+                paper=printed(table, i, j),
+            )
+    return Report(plan, cells, devices(plan, store), list(notes))
+
+
+class Absent(NamedTuple):
+    """What a table still needs."""
+
+    needed: int  # runs
+    missing: int  # of them
+    stripped: int  # of these, finished but kept without the logits or weights that some cells need
+
+
+def absent(plan: Plan, store: Store) -> Absent:
+    runs = needed([plan], store)
+    lacking = missing(runs, store)
+    return Absent(len(runs), len(lacking), sum(store.find(recipe) is not None for recipe in lacking))
+
+
+def unit_of(column: paper.Column) -> scores.Unit:
+    unit = scores.UNITS[column.unit or scores.unit(column.score)]
+    return unit if column.digits is None else unit._replace(digits=column.digits)
+
+
+def heading(column: paper.Column) -> str:
+    """A column's name with its unit."""
+    return " ".join(word for word in (column.group, scores.label(column.score), unit_of(column).name) if word)
+
+
+def cell_values(cell: Cell, best: bool, store: Store, where: Where) -> list[float]:
+    """The score of each network or ensemble that is there; with `best`, only of the one of highest Top1."""
+    found = {group: value(cell, group, store, where) for group in cell.groups}
+    known = {group: number for group, number in found.items() if number is not None}
+    if best and known:
+        top1 = cell._replace(score="top1")
+        known = {g: known[g] for g in [max(known, key=lambda group: value(top1, group, store, where) or 0.0)]}
+    return list(known.values())
+
+
+def value(cell: Cell, group: Group, store: Store, where: Where) -> float | None:
+    """The score of one network or ensemble; None if a run is not there, or not with what the score needs."""
+    score, which, kind = cell.score, cell.which, scores.source(cell.score)
+    if not kind:
+        return scores.of_recipe(score, group[0], len(group))
+    runs = [store.find(recipe, scores.files(score, which, len(group))) for recipe in group]
+    whole = [run for run in runs if run is not None]
+    complete = len(whole) == len(group)
+    if kind == "scores" and which == "last10":
+        return scores.of_epochs(score, whole[0]) if complete and len(group) == 1 else None
+    if kind == "scores" and len(group) == 1:
+        return scores.of_scores(score, whole[0].json("scores.json")[which]) if complete else None
+    name = derived_name(cell)
+    if not complete and store.derived(group, name) is None:
+        return None
+    if kind == "scores":
+        kept = store.derive(group, name, lambda: scores.ensemble_scores(whole))
+        return scores.of_scores(score, kept[which])
+    if kind == "filters":
+        return scores.of_filters(
+            score, store.derive(group, name, lambda: scores.filter_scores(whole, which)), cell.channel
+        )
+    kept = store.derive(group, name, lambda: scores.corrupted_scores(whole, which, where.corrupted, where.device))
+    return float(kept["pooled"][score.split()[1]])
+
+
+def printed(table: paper.Table, row: int, column: int) -> paper.Figure | None:
+    """What the paper prints for a cell: there, or in another table for the same networks and score."""
+    own = table.figures.get((row, column))
+    if own is not None or not table.see:
+        return own
+    cell = published(table.name).cells[row, column]
+    unit = unit_of(table.columns[column])
+    for name in table.see:
+        raw = _raw_figures(name).get((cell.groups[0], cell.score, cell.which))
+        if raw is not None:
+            return paper.Figure(*(None if number is None else number * unit.factor for number in raw))  # type: ignore[arg-type]
+    return None
+
+
+@functools.cache
+def _raw_figures(name: str) -> dict[tuple[Group, str, str], paper.Figure]:
+    """What a table prints, by networks and score, in the score's own unit."""
+    table, figures = paper.load(name), {}
+    cells = published(name).cells
+    for (i, j), figure in table.figures.items():
+        if not table.columns[j].best:
+            factor = unit_of(table.columns[j]).factor
+            spread = None if figure.spread is None else figure.spread / factor
+            key = (cells[i, j].groups[0], cells[i, j].score, cells[i, j].which)
+            figures[key] = paper.Figure(figure.value / factor, spread)
+    return figures
+
+
+def devices(plan: Plan, store: Store) -> dict[str, int]:
+    """On what the runs of a table were made."""
+    recipes = {r for cell in plan.cells.values() if scores.source(cell.score) for g in cell.groups for r in g}
+    counts: dict[str, int] = {}
+    for recipe in recipes:
+        run = store.find(recipe)
+        if run is not None and (run.path / "environment.json").is_file():
+            name = run.json("environment.json")["device_name"]
+            counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))

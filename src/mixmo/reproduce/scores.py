@@ -1,0 +1,199 @@
+"""The scores of the tables: how each is called and printed, what of a run it is read from, and its value."""
+
+import functools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from mixmo.analysis import activity, average, columns, core_norms, encoder_norms
+from mixmo.analysis.summary import THRESHOLDS
+from mixmo.errors import UserError
+from mixmo.evaluation import load_network, score_runs
+from mixmo.masks import MASKS
+from mixmo.mixing import loss_weights
+from mixmo.models import create, multiply_adds, parameters
+from mixmo.recipes.protocols import PROTOCOLS, Facts
+from mixmo.recipes.schema import Recipe
+from mixmo.robustness import score_corruptions
+from mixmo.runs import Run
+
+DRAWS = 4_096  # of a mask, to average its area over
+
+
+class Unit(NamedTuple):
+    name: str
+    factor: float
+    digits: int
+
+
+UNITS = {
+    "%": Unit("%", 100, 2),
+    "e-2": Unit("1e-2", 100, 1),
+    "1": Unit("", 1, 3),
+    "M": Unit("M", 1e-6, 2),
+    "G": Unit("G", 1e-9, 4),
+}
+
+
+class Kind(NamedTuple):
+    """A family of scores, by the first word of their name."""
+
+    label: str
+    unit: str
+    source: str  # "": the recipe alone; scores, corrupted, filters: what is kept of a run or an ensemble
+
+
+KINDS = {
+    "top1": Kind("Top1", "%", "scores"),
+    "top5": Kind("Top5", "%", "scores"),
+    "nllc": Kind("NLLc", "1", "scores"),
+    "nll": Kind("NLL", "1", "scores"),
+    "ece": Kind("ECE", "e-2", "scores"),
+    "members": Kind("individual {}", "%", "scores"),
+    "ratio_error": Kind("ratio-error", "1", "scores"),
+    "corrupted": Kind("{}", "%", "corrupted"),
+    "active": Kind("t_a = {}", "%", "filters"),
+    "norm": Kind("l1 norm", "1", "filters"),
+    "parameters": Kind("parameters", "M", ""),
+    "multiply_adds": Kind("multiply-adds", "G", ""),
+    "weight": Kind("w_r({})", "1", ""),
+    "area": Kind("kappa = {}", "1", ""),
+}
+
+
+def label(score: str) -> str:
+    """
+    >>> label("members top1"), label("active 0.4"), label("nllc")
+    ('individual Top1', 't_a = 0.4', 'NLLc')
+    """
+    kind, _, rest = score.partition(" ")
+    return KINDS[kind].label.format(KINDS[rest].label if rest in KINDS else rest)
+
+
+def unit(score: str) -> str:
+    kind, _, rest = score.partition(" ")
+    return KINDS[rest].unit if rest in KINDS else KINDS[kind].unit
+
+
+def source(score: str) -> str:
+    return KINDS[score.split()[0]].source
+
+
+def files(score: str, which: str, networks: int) -> frozenset[str]:
+    """The files of each finished run that a score needs, where nothing derived from them is kept yet."""
+    kind = source(score)
+    if not kind:
+        return frozenset()
+    if kind == "filters":
+        return frozenset({"scores.json", "dataset.json", f"{which}.safetensors"})
+    if kind == "corrupted":
+        return frozenset({"scores.json", "dataset.json", f"{which}.safetensors", f"logits-{which}.safetensors"})
+    if which == "last10":
+        return frozenset({"scores.json", "metrics.jsonl"})
+    logits = {"logits-best.safetensors", "logits-last.safetensors"} if networks > 1 else set()
+    return frozenset({"scores.json", *logits})
+
+
+def of_recipe(score: str, recipe: Recipe, networks: int) -> float:
+    """A score that needs no training."""
+    kind, _, rest = score.partition(" ")
+    if kind == "weight":
+        kappa = torch.tensor([float(rest), 1 - float(rest)], dtype=torch.float64)
+        return loss_weights(kappa[:, None], recipe.r)[0].item()
+    if kind == "area":
+        return area(recipe.mask, float(rest), facts_of(recipe).size[1])
+    return size_of(recipe)[kind] * networks
+
+
+@functools.cache
+def area(mask: str, kappa: float, side: int) -> float:
+    u = torch.rand(DRAWS, MASKS[mask].uniforms(side, side), generator=torch.Generator().manual_seed(0))
+    return MASKS[mask].draw(torch.full((DRAWS,), kappa), u, side, side).mean().item()
+
+
+def facts_of(recipe: Recipe) -> Facts:
+    """What is known of a recipe's data set without its files."""
+    return next(p.facts for p in PROTOCOLS.values() if p.changes["dataset"] == recipe.dataset)
+
+
+def size_of(recipe: Recipe) -> dict[str, int]:
+    """Parameters and multiply-adds of a recipe's network, counted without memory for its weights."""
+    parts = (recipe.members, recipe.encoders, recipe.heads, recipe.mask == "concat")
+    return _size(recipe.architecture, facts_of(recipe).classes, recipe.seen(facts_of(recipe).size), *parts)
+
+
+@functools.cache
+def _size(
+    architecture: str,
+    classes: int,
+    seen: tuple[int, int, int],
+    members: int,
+    encoders: int | None,
+    heads: int | None,
+    concat: bool,
+) -> dict[str, int]:
+    with torch.device("meta"):
+        net = create(architecture, classes, members, encoders=encoders, heads=heads, concat=concat, channels=seen[0])
+    return {"parameters": parameters(net), "multiply_adds": multiply_adds(net, seen)}
+
+
+def of_epochs(score: str, run: Run) -> float:
+    """A score's mean over the last ten epochs."""
+    means = average(columns(run))
+    kind, _, rest = score.partition(" ")
+    if kind == "members":
+        members = [value for name, value in means.items() if _is_member(name, rest)]
+        return math.fsum(members) / len(members)
+    return means.get(f"test.{'diversity' if kind == 'ratio_error' else 'ensemble'}.{kind}", math.nan)
+
+
+def _is_member(name: str, score: str) -> bool:
+    return name.startswith("test.members.") and name.endswith(f".{score}")
+
+
+def of_scores(score: str, scores: dict[str, Any]) -> float | None:
+    """A score of one epoch, from what is kept of a run or an ensemble (its `best` or `last`)."""
+    kind, _, rest = score.partition(" ")
+    if kind == "members":
+        return math.fsum(member[rest] for member in scores["members"]) / len(scores["members"])
+    if kind == "ratio_error":
+        return scores["diversity"] and float(scores["diversity"]["ratio_error"])
+    return float(scores["ensemble"][kind])
+
+
+def of_filters(score: str, found: dict[str, Any], channel: int | None) -> float | None:
+    """A share of active filters, or the norm of one filter of one encoder; None if there is no such filter."""
+    kind, _, rest = score.partition(" ")
+    if kind == "active":
+        return float(found["active"][rest])
+    norms, place = found["encoders"][int(rest)], channel or 0
+    return float(norms[place]) if place < len(norms) else None
+
+
+def ensemble_scores(runs: Sequence[Run]) -> dict[str, Any]:
+    """What is kept of several runs as one ensemble; no path goes in."""
+    return {key: value for key, value in score_runs(runs).items() if key != "runs"}
+
+
+def filter_scores(runs: Sequence[Run], which: str) -> dict[str, Any]:
+    """Active filters and encoder norms of one run."""
+    net = load_network(runs[0], which)
+    norms = core_norms(net)
+    return {
+        "active": {f"{t:g}": activity(norms, t).by_layer for t in THRESHOLDS},
+        "encoders": encoder_norms(net).tolist(),
+    }
+
+
+def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:
+    """What is kept of a run or an ensemble on the corrupted test set; no path goes in."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is not there; `mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set, "
+            f"`mixmo data corrupt` makes one"
+        )
+    found = score_corruptions(runs, folder, which, device)
+    return {key: value for key, value in found.items() if key != "folder"}

@@ -1,0 +1,130 @@
+"""Where runs are kept and found: a run is known by its recipe, seed included, so that all tables share it.
+
+OUT/runs/NAME/       a run directory each
+OUT/derived/NAME/    what was computed from one run or several as one ensemble: scores, corruptions, filters
+OUT/tables/          the tables
+
+Folders given from elsewhere, such as `results/`, are searched for runs too. Those may lack weights and logits: they
+serve whatever needs only the files they have.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mixmo.errors import UserError
+from mixmo.recipes import METHODS, PROTOCOLS, named
+from mixmo.recipes.schema import Recipe
+from mixmo.runs import Run, index_of, plain, replacing
+
+APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
+
+
+def digest(*recipes: Recipe) -> str:
+    """A short hash of recipes. Fields at the schema's default do not enter: one that is added later changes no hash."""
+    usual = plain(Recipe())
+    said = [{key: value for key, value in plain(recipe).items() if value != usual[key]} for recipe in recipes]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
+
+
+@functools.cache
+def run_name(recipe: Recipe) -> str:
+    """What a run's folder is called: the data set, the nearest method, width, repetition, seed and hash.
+
+    >>> run_name(named("cifar100/cut-mixmo").replace(width=4, repetition=4))
+    'cifar100-cut-mixmo-w4-b4-s0-819fb96e'
+    """
+    dataset = next((name for name, p in PROTOCOLS.items() if p.changes["dataset"] == recipe.dataset), "other")
+    method = nearest_method(recipe, dataset)
+    return f"{dataset}-{method}-w{recipe.width}-b{recipe.repetition}-s{recipe.seed}-{digest(recipe)}"
+
+
+def nearest_method(recipe: Recipe, dataset: str) -> str:
+    """The named method from which a recipe differs in the fewest fields."""
+    if dataset not in PROTOCOLS:
+        return "run"
+    compared = [field.name for field in fields(Recipe) if field.name not in APART]
+
+    def distance(method: str) -> int:
+        other = _methods(dataset)[method]
+        return sum(getattr(recipe, name) != getattr(other, name) for name in compared)
+
+    return min(_methods(dataset), key=distance)
+
+
+@functools.cache
+def _methods(dataset: str) -> dict[str, Recipe]:
+    """The recipes of single runs by method."""
+    recipes = {method: named(f"{dataset}/{method}") for method in METHODS}
+    return {method: recipe for method, recipe in recipes.items() if recipe.networks == 1}
+
+
+class Store:
+    """The runs of one output folder, and those found elsewhere."""
+
+    def __init__(self, out: Path, elsewhere: Iterable[Path] = ()) -> None:
+        self.out, self.elsewhere = out, list(elsewhere)
+        for folder in self.elsewhere:
+            if not folder.is_dir():
+                raise UserError(f"--runs {folder} is no folder; give one that holds run directories")
+        self._found: dict[Recipe, list[Path]] = {}
+        for folder in (out / "runs", *self.elsewhere):
+            for path in sorted(folder.rglob("recipe.yaml")):
+                recipe = Run(path.parent).recipe
+                if recipe.networks == 1:
+                    self._found.setdefault(recipe, []).append(path.parent)
+
+    def folder(self, recipe: Recipe) -> Path:
+        """Where a run is trained: where it was begun below OUT, or a folder of its own."""
+        runs = self.out / "runs"
+        begun = [path for path in self._found.get(recipe, []) if path.is_relative_to(runs)]
+        return begun[0] if begun else runs / run_name(recipe)
+
+    def find(self, recipe: Recipe, needed: Collection[str] = ("scores.json",)) -> Run | None:
+        """A finished run of this recipe that has these files."""
+        for path in dict.fromkeys((*self._found.get(recipe, []), self.folder(recipe))):
+            if all(_holds(path, name) for name in {*needed, "scores.json"}):
+                return Run(path)
+        return None
+
+    def begun(self, recipe: Recipe) -> bool:
+        """Whether there is something to resume."""
+        return (self.folder(recipe) / "checkpoints").is_dir()
+
+    def derived(self, group: tuple[Recipe, ...], name: str) -> Any | None:
+        """What is kept under this name of one run or of an ensemble."""
+        for folder in (self.out, *self.elsewhere):
+            path = folder / "derived" / group_name(group) / name
+            if path.is_file():
+                return json.loads(path.read_text())
+        return None
+
+    def derive(self, group: tuple[Recipe, ...], name: str, compute: Callable[[], Any]) -> Any:
+        """What is kept under this name; computed and kept if it is not there."""
+        known = self.derived(group, name)
+        if known is None:
+            known = compute()
+            path = self.out / "derived" / group_name(group) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                temporary.write_text(json.dumps(known, indent=1))
+        return known
+
+
+def _holds(folder: Path, name: str) -> bool:
+    path = folder / name
+    return path.is_file() or index_of(path).is_file()
+
+
+@functools.cache
+def group_name(group: tuple[Recipe, ...]) -> str:
+    """The folder of what is derived from some runs; their order does not matter."""
+    ordered = sorted(group, key=lambda recipe: recipe.seed)
+    if len(ordered) == 1:
+        return run_name(ordered[0])
+    first = run_name(ordered[0]).rpartition("-")[0]
+    return f"{first}-x{len(ordered)}-{digest(*ordered)}"

@@ -1,0 +1,52 @@
+"""What the pictures of tables draw: points where the table says, ours and the paper's."""
+
+import pytest
+
+from mixmo import paper
+from mixmo.plots.tables import draw, lines, place
+from mixmo.reproduce.plan import expand
+from mixmo.reproduce.report import Filled, Report, printed
+
+pytest.importorskip("matplotlib")
+
+
+def report(name: str, ours: float | None = 1.5) -> Report:
+    """A table whose every cell has this number."""
+    table = paper.load(name)
+    places = [(i, j) for i in range(len(table.rows)) for j in range(len(table.columns))]
+    cells = {place: Filled(ours, 0.1, 2, printed(table, *place)) for place in places}
+    return Report(expand(table, "hour"), cells, {}, [])
+
+
+def test_lines_of_methods_over_the_width() -> None:
+    made = report("summary")
+    found = lines(made, [0, 2, 4])
+    assert [line.name for line in found] == ["1-Net", "1-Net + CutMix", "2-Nets"]
+    assert [line.x for line in found] == [[2, 3, 4, 5, 7, 10, 14]] * 3
+    assert [(line.colour, line.mark) for line in found] == [(0, 0), (0, 1), (1, 0)]  # a variant keeps its colour
+
+
+def test_lines_over_parameters_join_ensembles_of_one_size() -> None:
+    made = report("memory-split")
+    found = lines(made, [0, 1])
+    assert [line.name for line in found][:2] == ["Vanilla, N = 1", "Vanilla, N = 2"]
+    second = found[1]
+    assert len(second.x) == 7
+    assert second.x[2] == pytest.approx(2 * 5.87, abs=0.01)
+    assert place(made, 0, 0) == pytest.approx(1.48, abs=0.01)
+
+
+def test_rows_apart_are_levels() -> None:
+    made = report("p")
+    (line,) = lines(made, [0])
+    assert line.x == [0, 0.2, 0.4, 0.5, 0.6, 0.8, 1]
+    drawn = draw(made)
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["MIMO", "DE (2 Nets)"]
+    assert "scale hour" in drawn.get_suptitle()
+
+
+@pytest.mark.parametrize("name", ["main-table", "batch-repetition", "members", "active-filters"])
+def test_tables_without_any_run_show_the_papers_numbers(name: str) -> None:
+    made = report(name, None)
+    points = sum(len(line.get_xdata()) for axes in draw(made).axes for line in axes.lines)
+    assert points == sum(cell.paper is not None for cell in made.cells.values()) > 0

@@ -1,0 +1,196 @@
+"""Which runs the tables need, checked against the paper's data and against recipes written out by hand."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from mixmo import UserError, paper
+from mixmo.engine.prepare import check_fit
+from mixmo.recipes import named
+from mixmo.recipes.schema import Recipe
+from mixmo.reproduce import scores
+from mixmo.reproduce.plan import Plan, expand, missing, needed, read_settings, trained
+from mixmo.reproduce.report import printed
+from mixmo.reproduce.scales import SCALES
+from mixmo.reproduce.store import Store, digest, run_name
+from mixmo.types import Dataset, Split
+
+
+def cell(plan: Plan, row: str, column: int = 0) -> tuple[tuple[Recipe, ...], ...]:
+    place = [r.label for r in plan.table.rows].index(row)
+    return plan.cells[place, column].groups
+
+
+@pytest.mark.parametrize("name", paper.names())
+def test_every_printed_number_has_a_cell_at_the_papers_scale(name: str, tmp_path: Path) -> None:
+    """Rows x columns are covered: the runs of each cell are planned, but where the paper has a dash."""
+    table = paper.load(name)
+    plan, runs = expand(table), needed([expand(table)], Store(tmp_path))
+    assert plan.beyond == 0
+    assert set(plan.cells) == {(i, j) for i in range(len(table.rows)) for j in range(len(table.columns))}
+    for place in table.figures:
+        assert plan.cells[place].planned
+        if scores.source(plan.cells[place].score):
+            assert all(recipe in runs for group in plan.cells[place].groups for recipe in group)
+    assert bool(runs) == trained(table)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_table_never_mixes_scales(scale: str, tmp_path: Path) -> None:
+    """All runs of a table have as many epochs, at the scale's batch, but for what a method itself says."""
+    for name in paper.names():
+        runs = needed([expand(paper.load(name), scale)], Store(tmp_path))
+        by_dataset: dict[str, set[tuple[int, str]]] = {}
+        for recipe in runs:
+            by_dataset.setdefault(recipe.dataset, set()).add((recipe.epochs, recipe.precision))
+        assert all(len(kinds) == 1 for kinds in by_dataset.values())
+        if scale == "smoke":
+            assert set(by_dataset) <= {"digits"}
+        if scale in ("hour", "minutes"):
+            assert max((recipe.width for recipe in runs), default=0) <= {"hour": 4, "minutes": 2}[scale]
+
+
+def test_main_table() -> None:
+    plan = expand(paper.load("main-table"))
+    assert plan.seeds == 3
+    assert cell(plan, "Cut-MixMo b=4") == tuple(
+        (named("cifar100/cut-mixmo").replace(repetition=4, seed=s),) for s in range(3)
+    )
+    assert cell(plan, "Vanilla", 3)[0][0] == named("cifar10/vanilla")
+    assert cell(plan, "Mixup BA †")[0][0] == named("cifar100/mixup-ba")
+    pairs = cell(plan, "DE (2 Nets) + CutMix")
+    assert [[recipe.seed for recipe in pair] for pair in pairs] == [[0, 1], [1, 2], [0, 2]]
+    assert {recipe for pair in pairs for recipe in pair} == {group[0] for group in cell(plan, "CutMix")}
+    assert all(one.which == "best" for one in plan.cells.values())
+
+
+def test_without_early_stopping_shares_all_runs_but_those_of_other_methods(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, second = (set(needed([expand(paper.load(n))], store)) for n in ("main-table", "no-early-stopping"))
+
+    def methods(recipes: set[Recipe]) -> set[str]:
+        return {run_name(recipe).split("-w10")[0].split("-", 1)[1] for recipe in recipes}
+
+    assert methods(second - first) == {"hard-patchup", "mimo-m3"}
+    assert methods(first - second) == {"manifold-mixup", "resizemix"}
+
+
+def test_what_the_table_varies_goes_before_the_method_and_the_method_before_what_it_has_in_common() -> None:
+    plan = expand(paper.load("summary"))
+    assert cell(plan, "w=4", 0)[0][0] == named("cifar100/vanilla").replace(width=4)  # no repetition
+    assert cell(plan, "w=4", 12)[0][0] == named("cifar100/cut-mixmo").replace(width=4, repetition=4)
+    assert len(cell(plan, "w=4", 18)[0]) == 2
+    sweep = expand(paper.load("p"))
+    assert cell(sweep, "p=0 (Linear-MixMo)")[0][0] == named("cifar100/linear-mixmo")
+    assert cell(sweep, "p=0.5 (Cut-MixMo)")[0][0] == named("cifar100/cut-mixmo")
+    assert cell(expand(paper.load("r")), "r=inf")[0][0].r == math.inf
+
+
+def test_named_methods_are_found_again() -> None:
+    """Tables 3, 4 and the width of Tiny ImageNet, by name."""
+    assert cell(expand(paper.load("encoders-classifiers")), "2 encoders, 1 classifier")[0][0] == named(
+        "cifar100/shared-head"
+    )
+    robust = expand(paper.load("cifar100-c"))
+    assert cell(robust, "Cut-MixMo + AugMix")[0][0] == named("cifar100/cut-mixmo+augmix").replace(repetition=4)
+    assert cell(robust, "DE (2 Nets) + AugMix")[0][0] == named("cifar100/augmix")
+    tiny = expand(paper.load("tiny-imagenet"))
+    assert cell(tiny, "Puzzle-Mix †")[0][0] == named("tiny-imagenet/puzzle-mix")
+    assert cell(tiny, "Cut-MixMo b=4", 4)[0][0] == named("tiny-imagenet/cut-mixmo").replace(repetition=4, width=3)
+    assert [r.seed for r in cell(tiny, "DE (4 Nets)")[0]] == [0, 1, 2, 3]
+
+
+def test_dashes_are_not_planned(tmp_path: Path) -> None:
+    runs = needed([expand(paper.load("main-table"))], Store(tmp_path))
+    assert named("cifar100/gradaug") in runs
+    assert named("cifar10/gradaug") not in runs
+
+
+def test_settings_change_the_protocol_and_not_what_is_compared() -> None:
+    plan = expand(paper.load("summary"), "hour", {"batch_size": 64, "width": 3})
+    assert cell(plan, "w=4", 0)[0][0].width == 4
+    assert cell(plan, "w=4", 0)[0][0].batch_size == 64
+    mixed = expand(paper.load("main-table"), "paper", {"batch_size": 256, "width": 4})
+    assert cell(mixed, "Cut-MixMo b=4")[0][0] == named("cifar100/cut-mixmo").replace(
+        repetition=4, width=4, batch_size=256
+    )
+    assert cell(mixed, "Mixup BA †")[0][0].batch_size == 640
+
+
+def test_scales_leave_out_what_is_too_wide() -> None:
+    plan = expand(paper.load("summary"), "hour")
+    assert plan.beyond == 4 * 20
+    assert {plan.table.rows[i].label for i, _ in plan.cells} == {"w=2", "w=3", "w=4"}
+    assert not expand(paper.load("imagenet"), "minutes").cells
+
+
+def test_figures_without_numbers_show_those_printed_elsewhere() -> None:
+    width, repetition = paper.load("width"), paper.load("batch-repetition")
+    assert printed(width, 5, 12) == paper.load("summary").figures[5, 12]  # Cut-MixMo Top1 at w=10: 85.40
+    figure = printed(repetition, 8, 1)  # Cut-MixMo + CutMix, b = 4: printed as 52.4 in units of 1e-2
+    assert figure is not None
+    assert figure.value == pytest.approx(0.524)
+    assert printed(repetition, 6, 0) is None  # b = 1 is drawn only
+    split = paper.load("memory-split-cutmix")
+    place = [row.label for row in split.rows].index("w=10 N=3")
+    third = printed(split, place, 1)
+    assert third is not None
+    assert third == pytest.approx((0.464, 0.002))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("batch_size", "has no value"),
+        ("batchsize=2", "did you mean 'batch_size'"),
+        ("batch_size=many", "give a value of that kind"),
+        ("seed=3", "--seeds N"),
+        ("width=1.5", "give a value of that kind"),
+    ],
+)
+def test_settings_that_make_no_sense(word: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_settings([word])
+
+
+def test_a_setting_that_a_row_cannot_have_names_the_row() -> None:
+    with pytest.raises(UserError, match=r"main-table, MIMO b=4.*does not divide"):
+        expand(paper.load("main-table"), "paper", {"batch_size": 66})
+
+
+def test_names_and_hashes() -> None:
+    recipe = named("cifar100/cut-mixmo+cutmix").replace(width=4, precision="bf16", batch_size=256)
+    assert run_name(recipe).startswith("cifar100-cut-mixmo+cutmix-w4-b2-s0-")
+    assert len({digest(recipe.replace(seed=s, lr=lr)) for s in range(3) for lr in (0.1, 0.2)}) == 6
+    # Written down: a hash that changes would lose what was trained under it.
+    assert (
+        run_name(named("cifar100/cut-mixmo").replace(width=4, repetition=4)) == "cifar100-cut-mixmo-w4-b4-s0-819fb96e"
+    )
+    names = [
+        run_name(r) for n in paper.names() for c in expand(paper.load(n), "hour").cells.values() for r in c.groups[0]
+    ]
+    recipes = {r for n in paper.names() for c in expand(paper.load(n), "hour").cells.values() for r in c.groups[0]}
+    assert len(set(names)) == len(recipes)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_fits_its_data_set(scale: str, tmp_path: Path) -> None:
+    """As a training checks it before it starts, on images of the right size that hold nothing."""
+    plans = [expand(paper.load(name), scale, seeds=1) for name in paper.names()]
+    runs = needed(plans, Store(tmp_path))
+    assert len(runs) > 50
+    for recipe in runs:
+        facts = scores.facts_of(recipe)
+        channels, height, width = facts.size
+        images = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(facts.samples, height, width, channels)
+        split = Split(images, torch.zeros(1, dtype=torch.int64).expand(facts.samples))
+        classes = tuple(map(str, range(facts.classes)))
+        check_fit(recipe, Dataset(recipe.dataset, split, split, classes, (0.5,) * channels, (0.5,) * channels))
+
+
+def test_seeds_come_after_each_other(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    runs = missing(needed([expand(paper.load("main-table"))], store), store)
+    assert [recipe.seed for recipe in runs] == sorted(recipe.seed for recipe in runs)

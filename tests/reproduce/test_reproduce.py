@@ -1,0 +1,261 @@
+"""A whole table at smoke scale through the command line: made, shared, resumed, interrupted, filled from elsewhere."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mixmo import paper
+from mixmo.cli import main
+from mixmo.engine import Runtime, train
+from mixmo.evaluation import score_runs
+from mixmo.recipes.schema import Recipe
+from mixmo.reproduce import scores
+from mixmo.reproduce.cost import h200
+from mixmo.reproduce.execute import claimed
+from mixmo.reproduce.plan import expand, needed
+from mixmo.reproduce.store import Store, run_name
+from mixmo.runs import Run
+
+SETTINGS = {"batch_size": 256, "epochs": 1}
+SET = ["--set", "batch_size=256", "--set", "epochs=1"]
+ON_CPU = ["--device", "cpu", "--quiet", "true"]
+SLUG = "smoke+batch_size=256+epochs=1"
+SMOKE = ["--scale", "smoke", *SET, *ON_CPU]
+
+
+def recipes(name: str) -> list[Recipe]:
+    """The three networks of `best-ensembles`, or what another table needs."""
+    return list(needed([expand(paper.load(name), "smoke", SETTINGS)], Store(Path("nowhere"))))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Table 6: three Cut-MixMos with CutMix, as ensembles of one, two and three."""
+    out = tmp_path_factory.mktemp("reproduce") / "out"
+    assert main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--out", str(out)]) == 0
+    return out
+
+
+def table(out: Path, name: str = "best-ensembles") -> list[dict[str, str]]:
+    folder = out / "tables" / SLUG
+    return list(csv.DictReader((folder / f"{name}.csv").read_text().splitlines()))
+
+
+def changed(folder: Path) -> dict[str, int]:
+    """When each file of the runs was written."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_table_says_ours_the_papers_and_the_difference(made: Path) -> None:
+    runs = [Run(made / "runs" / run_name(recipe)) for recipe in recipes("best-ensembles")]
+    rows = {(row["row"], row["column"]): row for row in table(made)}
+    top1 = [100 * run.json("scores.json")["best"]["ensemble"]["top1"] for run in runs]
+    one = rows["N=1", "average Top1 %"]
+    assert float(one["ours"]) == pytest.approx(sum(top1) / 3)
+    assert float(one["spread"]) == pytest.approx((sum((x - sum(top1) / 3) ** 2 for x in top1) / 2) ** 0.5)
+    assert (one["paper"], one["paper_spread"], one["seeds"]) == ("85.77", "0.14", "3")
+    assert float(one["difference"]) == pytest.approx(sum(top1) / 3 - 85.77)
+    best = max(runs, key=lambda run: run.json("scores.json")["best"]["ensemble"]["top1"])
+    assert float(rows["N=1", "best run NLLc"]["ours"]) == pytest.approx(
+        best.json("scores.json")["best"]["ensemble"]["nllc"]
+    )
+    triple = rows["N=3", "average NLLc"]
+    assert float(triple["ours"]) == pytest.approx(score_runs(runs)["best"]["ensemble"]["nllc"])
+    assert (triple["seeds"], triple["spread"]) == ("1", "")
+    pairs = [score_runs([runs[i], runs[j]])["best"]["ensemble"]["nllc"] for i, j in ((0, 1), (1, 2), (0, 2))]
+    assert float(rows["N=2", "average NLLc"]["ours"]) == pytest.approx(sum(pairs) / 3)
+
+
+def test_markdown_and_picture(made: Path) -> None:
+    folder = made / "tables" / SLUG
+    text = (folder / "best-ensembles.md").read_text()
+    first = text.partition("\n")[0]
+    assert all(word in first for word in ("Table 6", "scale smoke", "3 seeds", "batch_size = 256", "epochs = 1"))
+    assert "(86.81 ± 0.17" in text
+    assert "missing" not in text
+    assert (folder / "best-ensembles.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_there_is_not_trained_again(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = changed(made / "runs")
+    assert main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--out", str(made)]) == 0
+    assert "run 1 of" not in capsys.readouterr().err
+    assert changed(made / "runs") == before
+
+
+def test_dry_run_prints_the_plan_and_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
+    names = ["best-ensembles", "encoder-norms"]
+    assert main(["reproduce", *names, *SMOKE, "--dry-run", "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    assert "4 runs needed, 0 there, 4 to train" in text
+    assert all(run_name(recipe) in text for name in names for recipe in recipes(name))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_half_done_table_is_completed_to_the_same_numbers(made: Path, tmp_path: Path) -> None:
+    """One run is finished, one broke off in the middle, one is not begun."""
+    out, (first, second, _) = tmp_path / "out", recipes("best-ensembles")
+    shutil.copytree(made / "runs" / run_name(first), out / "runs" / run_name(first))
+    train(second, out / "runs" / run_name(second), Runtime(device="cpu", quiet=True), until=5)
+    before = changed(out / "runs" / run_name(first))
+    steps = {path.name for path in (out / "runs" / run_name(second) / "checkpoints").iterdir()}
+    assert any(name.endswith("5") for name in steps)
+    assert main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--out", str(out)]) == 0
+    assert changed(out / "runs" / run_name(first)) == before
+    assert table(out) == table(made)
+
+
+def test_without_training_empty_cells_are_counted(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs kept elsewhere without weights and logits serve the rows of single networks."""
+    kept, (first, second, _) = tmp_path / "results", recipes("best-ensembles")
+    for recipe in (first, second):
+        folder = kept / "somewhere" / f"seed{recipe.seed}"
+        folder.mkdir(parents=True)
+        for name in ("recipe.yaml", "scores.json", "environment.json", "metrics.jsonl"):
+            shutil.copy(made / "runs" / run_name(recipe) / name, folder)
+    arguments = ["--seeds", "3", "--runs", str(kept), "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "best-ensembles", *SMOKE, "--report", *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "3 of 3 runs are missing (2 of them kept without the logits or weights it needs)" in text
+    assert "`mixmo reproduce best-ensembles --scale smoke" in text
+    rows = {(row["row"], row["column"]): row for row in table(tmp_path / "out")}
+    assert rows["N=1", "average Top1 %"]["seeds"] == "2"
+    assert rows["N=2", "average Top1 %"]["ours"] == ""
+    assert "| N=2 | - (86.63 ± 0.19) |" in text
+
+
+def test_what_was_derived_serves_without_the_runs(made: Path, tmp_path: Path) -> None:
+    """The scores of ensembles are kept small beside the runs, and found in folders from elsewhere."""
+    shutil.copytree(made / "derived", tmp_path / "results" / "derived")
+    arguments = ["--seeds", "3", "--runs", str(tmp_path / "results"), "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "best-ensembles", *SMOKE, "--report", *arguments]) == 0
+    there = {(row["row"], row["column"]): row["ours"] for row in table(made)}
+    here = {(row["row"], row["column"]): row["ours"] for row in table(tmp_path / "out")}
+    assert here["N=3", "average NLLc"] == there["N=3", "average NLLc"]
+    assert here["N=1", "average NLLc"] == ""
+    assert not any("/" in path.read_text() for path in (made / "derived").rglob("scores.json"))  # no paths
+
+
+def test_ctrl_c_saves_and_the_same_command_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "encoder-norms", *SMOKE, "--out", str(tmp_path)]
+    folder = tmp_path / "runs" / run_name(recipes("encoder-norms")[0])
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    status = main(command)
+    thread.join()
+    assert status == 130
+    assert "0 of 1 runs done before it; the same command continues" in capsys.readouterr().err
+    assert not Run(folder).finished
+    assert any((folder / "checkpoints").iterdir())
+    assert main(command) == 0
+    assert "(resumed)" in capsys.readouterr().err
+    norms = json.loads((tmp_path / "derived" / folder.name / "filters-best.json").read_text())["encoders"]
+    rows = {(row["row"], row["column"]): float(row["ours"]) for row in table(tmp_path, "encoder-norms")}
+    assert rows["filter 3", "c_1 l1 norm"] == pytest.approx(norms[1][3])
+    assert (tmp_path / "tables" / SLUG / "encoder-norms.png").is_file()
+
+
+def test_dynamics(tmp_path: Path) -> None:
+    """Scores that read epochs. Only one of its seven rows is there; the table is made from it."""
+    row = paper.load("dynamics").rows[3]
+    wanted = expand(paper.load("dynamics"), "smoke", SETTINGS).cells[3, 0].groups[0][0]
+    run = train(wanted, tmp_path / "runs" / run_name(wanted), Runtime(device="cpu", quiet=True))
+    assert main(["reproduce", "dynamics", *SMOKE, "--report", "--out", str(tmp_path)]) == 0
+    rows = {(r["row"], r["column"]): r["ours"] for r in table(tmp_path, "dynamics")}
+    members = [member["top1"] for member in run.metrics()[-1]["test"]["members"]]
+    assert float(rows[row.label, "individual Top1 %"]) == pytest.approx(50 * sum(members))
+    assert [label for (label, column), ours in rows.items() if ours and column == "NLLc"] == [row.label]
+    epochs = list(csv.DictReader((tmp_path / "tables" / SLUG / "dynamics-epochs.csv").read_text().splitlines()))
+    assert [line["run"] for line in epochs] == [row.label]
+    assert (tmp_path / "tables" / SLUG / "dynamics.png").is_file()
+
+
+def test_corruptions(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the corrupted images the table says how to get them; what was scored on them is kept."""
+    out = tmp_path / "out"
+    vanilla = expand(paper.load("cifar100-c"), "smoke", SETTINGS).cells[0, 0].groups[0][0]
+    train(vanilla, out / "runs" / run_name(vanilla), Runtime(device="cpu", quiet=True))
+    command = ["reproduce", "cifar100-c", *SMOKE, "--report", "--out", str(out)]
+    assert main([*command, "--corrupted", str(tmp_path / "CIFAR-100-C")]) == 0
+    text = capsys.readouterr().out
+    assert "| 1 Net. | - (52.2) |" in text
+    assert f"Not computed: {tmp_path / 'CIFAR-100-C'} is not there; `mixmo data get cifar100-c" in text
+    (tmp_path / "CIFAR-100-C").mkdir()
+
+    def scored(runs: list[Run], folder: Path, which: str, device: object) -> dict[str, object]:
+        assert [run.recipe for run in runs] == [vanilla]
+        assert which == "best"
+        return {"folder": str(folder), "pooled": {"top1": 0.5, "top5": 0.75, "nll": 2.5}}
+
+    monkeypatch.setattr(scores, "score_corruptions", scored)
+    assert main([*command, "--corrupted", str(tmp_path / "CIFAR-100-C")]) == 0
+    monkeypatch.undo()
+    assert main(command) == 0  # from what is kept
+    texts = capsys.readouterr().out.split("# Robustness")[1:]
+    assert all("| 1 Net. | 50.0 (52.2, -2.2) | 75.0 (73.7, +1.3) | 2.50 (2.50, +0.00) |" in text for text in texts)
+    assert len(texts) == 2
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, (first, second, third) = tmp_path / "out", recipes("best-ensembles")
+    (out / "runs" / run_name(first)).mkdir(parents=True)
+    (out / "runs" / run_name(first) / "notes.txt").write_text("mine")
+    with claimed(out / "runs" / run_name(second)) as ours:
+        assert ours
+        status = main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--out", str(out)])
+    errors = capsys.readouterr().err
+    assert status == 2
+    assert "exists already" in errors
+    assert "another process is training it" in errors
+    assert "2 of 3 runs failed and are missing above" in errors
+    assert Run(out / "runs" / run_name(third)).finished
+
+
+def test_tables_without_training(tmp_path: Path) -> None:
+    assert main(["reproduce", "weights", "parameters", "--scale", "smoke", *ON_CPU, "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / "runs").exists()
+    text = (tmp_path / "tables" / "untrained" / "parameters.md").read_text()
+    assert "nothing is trained" in text.partition("\n")[0]
+    assert "| WRN-28-10 MixMo | 36.60 (36.60, +0.00) | 5.9571 (5.9571, -0.0000) |" in text
+    with (tmp_path / "tables" / "untrained" / "weights.csv").open() as file:
+        rows = {(row["row"], row["column"]): float(row["ours"]) for row in csv.DictReader(file)}
+    assert rows["r=1", "w_r(0.3)"] == pytest.approx(0.6)
+    assert rows["r=3", "w_r(0.2)"] == pytest.approx(2 * 0.2 ** (1 / 3) / (0.2 ** (1 / 3) + 0.8 ** (1 / 3)))
+    assert rows["r=inf", "w_r(0.9)"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "say which table or figure"),
+        (["tabel"], "unknown table or figure"),
+        (["imagenet", "--scale", "hour"], "has nothing at --scale hour"),
+        (["p", "--seeds", "0"], "at least 1"),
+        (["p", "--runs", "not-there"], "is no folder"),
+        (["p", "--scale", "huge"], "scale"),
+    ],
+)
+def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", *arguments, "--device", "cpu"]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
