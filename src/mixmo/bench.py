@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixmo.engine.batch import Batches
-from mixmo.engine.loop import fresh_network, image_size
+from mixmo.engine.prepare import fresh_network, image_size
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.step import Graph, Step
 from mixmo.errors import UserError
+from mixmo.fold import fold
 from mixmo.models import Network, multiply_adds, stage_shapes
 from mixmo.predict import predict_logits
 from mixmo.random import Stream
@@ -76,15 +77,16 @@ def benchmark(
     rows: list[Row] = []
     for name, chosen in recipes.items():
         bed = Bed(chosen, dataset, device, compiled)
-        meter = Meter(name, 2 * multiply_adds(bed.net, image_size(dataset)), peak, device, seconds, repeats)
+        operations = 2 * multiply_adds(bed.net, recipe.seen(image_size(dataset)))
+        meter = Meter(name, operations, peak, device, seconds, repeats)
         n, test = recipe.batch_size, len(dataset.test.labels)
         if chosen == single:
             rows.append(meter("plain eager loop", plain(bed), n, passes=3))
         rows.append(meter("training step", bed.same_step, n, passes=3, warm_up=bed.warm_up))
         rows.append(meter("training end to end", bed.next_step, n, passes=3, memory=False))
-        rows.append(meter("prediction", predictor(bed.net, dataset, recipe.precision), test))
+        rows.append(meter("prediction", predictor(bed.net, dataset, recipe), test))
         if len(bed.net.encoders) > 1 and not bed.net.concat:
-            folded = predictor(fold(bed.net), dataset, recipe.precision)
+            folded = predictor(fold(bed.net), dataset, recipe)
             rows.append(meter("prediction, folded", folded, test))
             del folded
         mode = bed.step.mode
@@ -176,7 +178,7 @@ class Bed:
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool) -> None:
         self.recipe, self.dataset, self.device = recipe, dataset, device
         self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        shapes = stage_shapes(self.net, image_size(dataset)) if recipe.hidden != "none" else ()
+        shapes = stage_shapes(self.net, recipe.seen(image_size(dataset))) if recipe.hidden != "none" else ()
         self.batches = Batches(recipe, dataset, dataset.train, shapes)
         self.step = Step(
             self.net,
@@ -252,37 +254,9 @@ def vanilla(recipe: Recipe) -> Recipe:
     return recipe.replace(**{**METHODS["vanilla"].changes, **changes})
 
 
-def fold(net: Network) -> Network:
-    """The same predictions from one encoder: at test time one image enters all of them, and their sum is linear.
-
-    >>> from mixmo.models import create
-    >>> net, x = create("wrn10_1", classes=10, members=3).eval(), torch.randn(4, 3, 8, 8)
-    >>> torch.allclose(net(x), fold(net)(x), atol=1e-5)
-    True
-    """
-    first = net.encoders[0]
-    assert isinstance(first, nn.Conv2d)
-    assert first.bias is None
-    folded = nn.Conv2d(
-        first.in_channels,
-        first.out_channels,
-        first.kernel_size,  # type: ignore[arg-type]
-        first.stride,  # type: ignore[arg-type]
-        first.padding,  # type: ignore[arg-type]
-        bias=False,
-        device=first.weight.device,
-    )
-    with torch.no_grad():
-        weights: list[Tensor] = [conv.get_parameter("weight") for conv in net.encoders]
-        folded.weight.copy_(torch.stack(weights).sum(0) * (net.members / len(weights)))
-    folded = folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    single = Network([folded], net.core, list(net.heads), members=1, stride=net.stride)
-    return single.train(net.training)
-
-
-def predictor(net: Network, dataset: Dataset, precision: str) -> Callable[[], Tensor]:
+def predictor(net: Network, dataset: Dataset, recipe: Recipe) -> Callable[[], Tensor]:
     """A pass over the test set."""
-    return lambda: predict_logits(net, dataset, dataset.test, precision)
+    return lambda: predict_logits(net, dataset, dataset.test, recipe.precision, size=recipe.size)
 
 
 def synthetic(name: str, device: torch.device) -> Dataset:

@@ -10,11 +10,14 @@ COMMANDS = {
     "demo": "train on the embedded digits and show two networks inside one",
     "train": "train a recipe into a run directory",
     "eval": "score one run, or several as one ensemble",
+    "predict": "answers and their uncertainty for image files",
     "data": "get, check and corrupt data sets",
+    "export": "write a network as one ONNX or PyTorch file",
     "list": "what there is: recipes, models, masks, datasets, metrics",
     "show": "a recipe in full, with its cost",
     "bench": "how fast a recipe trains and predicts here",
     "analyse": "filters, members, diversity and training dynamics of runs",
+    "reproduce": "tables and figures of the paper: runs, ours beside the paper's",
     "plot": "pictures: masks, weights, pairs, dynamics, filters",
 }
 
@@ -26,6 +29,12 @@ def usage() -> str:
         + "\n".join(lines)
         + ("\n\n`mixmo COMMAND --help` tells more. Example: mixmo train cifar100/cut-mixmo --width 4 --out runs/cut4\n")
     )
+
+
+def rank() -> str:
+    """Which of several processes speaks."""
+    number = os.environ.get("RANK", "0")
+    return "" if number == "0" else f" (process {number})"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,10 +57,11 @@ def main(arguments: list[str] | None = None) -> int:
         module.main(arguments[1:])
         sys.stdout.flush()
     except UserError as error:
-        print(f"mixmo: {error}", file=sys.stderr)
+        print(f"mixmo{rank()}: {error}", file=sys.stderr)
         return 2
     except Stopped as stopped:
-        print(f"mixmo: {stopped}", file=sys.stderr)
+        if not rank():
+            print(f"mixmo: {stopped}", file=sys.stderr)
         return 130
     except SystemExit as done:  # --help
         return int(done.code or 0)

@@ -6,12 +6,12 @@ from torch import nn
 
 from mixmo.errors import UserError, unknown
 from mixmo.models.cost import multiply_adds, parameters, stage_shapes
-from mixmo.models.network import Network, Parts
+from mixmo.models.network import Ensemble, Network, Parts
 from mixmo.models.preact_resnet import preactresnet
 from mixmo.models.resnet import resnet
 from mixmo.models.wrn import wrn
 
-__all__ = ["FAMILIES", "Network", "Parts", "create", "multiply_adds", "parameters", "stage_shapes"]
+__all__ = ["FAMILIES", "Ensemble", "Network", "Parts", "create", "multiply_adds", "parameters", "stage_shapes"]
 
 FAMILIES = {"wrn": wrn, "preactresnet": preactresnet, "resnet": resnet}
 

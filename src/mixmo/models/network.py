@@ -21,7 +21,32 @@ class Parts(NamedTuple):
     head: Callable[[int], nn.Module]  # classes -> a fresh dense layer, (N, F) to (N, K)
 
 
-class Network(nn.Module):
+class Ensemble(nn.Module):
+    """A network that reads M images at once and answers as M: what `create` and `wrap` give."""
+
+    members: int  # images it reads at once: 1 once folded
+    answers: int  # heads that answer
+    stride: int  # image pixels a position of the mixed features, along each side
+
+    def forward(self, x: Mix | Tensor) -> Tensor:
+        """Of a Mix, the answer of each head (heads, N, K); of plain images (N, C, H, W), the ensemble's (N, K).
+
+        The ensemble averages logits, as the published scores do.
+        """
+        if isinstance(x, Mix):
+            return self.read(x.images, x.coefficients, x.hidden)
+        return self.each(x).mean(0)
+
+    def each(self, images_NCHW: Tensor) -> Tensor:
+        """Every head's logits (heads, N, K) for one image given M times."""
+        return self.read(images_NCHW.expand(self.members, *images_NCHW.shape))
+
+    def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, hidden: Hidden | None = None) -> Tensor:
+        """Every head's logits (heads, N, K) for M images a sample, mixed by `coefficients` or plainly summed."""
+        raise NotImplementedError
+
+
+class Network(Ensemble):
     """One network that answers as M.
 
     Every baseline is this class too: a vanilla network has one encoder and one head; the ablation of the paper's
@@ -43,39 +68,30 @@ class Network(nn.Module):
         self.core = core
         self.heads = nn.ModuleList(heads)
         self.members = members
+        self.answers = len(self.heads)
         self.stride = stride
         self.concat = concat
-
-    def forward(self, x: Mix | Tensor) -> Tensor:
-        """Of a Mix, the answer of each head (heads, N, K); of plain images (N, C, H, W), the ensemble's (N, K).
-
-        The ensemble averages logits, as the published scores do.
-        """
-        if isinstance(x, Mix):
-            return self.read(x.images, x.coefficients, x.hidden)
-        return self.each(x).mean(0)
-
-    def each(self, images_NCHW: Tensor) -> Tensor:
-        """Every head's logits (heads, N, K) for one image given M times."""
-        return self.read(images_NCHW.expand(self.members, *images_NCHW.shape))
 
     def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, hidden: Hidden | None = None) -> Tensor:
         """Every head's logits (heads, N, K) for M images a sample.
 
-        Mixing block (equation 2): M sum_i mask_i * c_i(x_i) in training; the plain sum without `coefficients`, as at
-        test time. Aggregated Learning concatenates the channels instead and needs no coefficients.
+        Mixed by `coefficients` in training; the plain sum without them, as at test time. Aggregated Learning
+        concatenates the channels instead and needs no coefficients.
         """
         encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
-        if self.concat:
-            features = torch.cat(encoded, dim=1)
-        elif coefficients is None:
-            features = torch.stack(encoded).sum(0) if len(encoded) > 1 else encoded[0]
-        else:
-            # Ratios keep float32 under autocast: half precision would move the realised kappa.
-            terms = zip(fit(coefficients, encoded[0]).unbind(0), encoded, strict=True)
-            features = (self.members * sum(c * f for c, f in terms)).to(encoded[0].dtype)
+        features = torch.cat(encoded, dim=1) if self.concat else blend(encoded, coefficients)
         pooled = self.core(features, hidden)
         return torch.stack([head(pooled) for head in self.heads])
+
+
+def blend(encoded: Sequence[Tensor], coefficients: Tensor | None) -> Tensor:
+    """Mixing block (equation 2) of M encodings (N, C, h, w): M sum_i mask_i * c_i(x_i), or the plain sum."""
+    if coefficients is None:
+        return torch.stack(list(encoded)).sum(0) if len(encoded) > 1 else encoded[0]
+    # Ratios keep float32 under autocast: half precision would move the realised kappa.
+    terms = zip(fit(coefficients, encoded[0]).unbind(0), encoded, strict=True)
+    mixed: Tensor = len(encoded) * sum(c * f for c, f in terms)  # type: ignore[assignment]
+    return mixed.to(encoded[0].dtype)
 
 
 def fit(coefficients: Tensor, features: Tensor) -> Tensor:

@@ -1,0 +1,112 @@
+"""From a trained network to one of other members or other classes, which starts where the trained one ended."""
+
+import copy
+from collections.abc import Sequence
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.models.network import Ensemble, Network, initialise
+from mixmo.wrapping.find import replace
+from mixmo.wrapping.layers import Encoders, Heads
+from mixmo.wrapping.sharing import NOISE, spread, summed
+from mixmo.wrapping.wrapped import Wrapped
+
+E = TypeVar("E", bound=Ensemble)
+
+
+def convert(net: E, *, members: int | None = None, classes: int | None = None, noise: float = NOISE) -> E:
+    """A copy of a network with other `members` or `classes`; what is not given stays.
+
+    The encoders still sum to what they summed to, so that head m answers an image as head m modulo M did; heads for
+    other classes start anew. An ordinary network is one of one member.
+
+    >>> import torch
+    >>> from mixmo.models import create
+    >>> net, x = create("wrn10_1", classes=10, members=2).eval(), torch.randn(4, 3, 8, 8)
+    >>> three = convert(net, members=3)
+    >>> torch.allclose(three.each(x)[2], net.each(x)[0], atol=1e-5)
+    True
+    """
+    for what, count in (("members", members), ("classes", classes)):
+        if count is not None and count < 1:
+            raise UserError(f"{what} = {count}; a network has at least 1")
+    result = copy.deepcopy(net)
+    if isinstance(result, Network):
+        _convert_network(result, members or net.members, classes, noise)
+    elif isinstance(result, Wrapped):
+        _convert_wrapped(result, members or net.members, classes, noise)
+    else:
+        raise UserError(f"a {type(net).__name__} cannot be converted; only networks of mixmo.create and mixmo.wrap can")
+    return result
+
+
+def _convert_network(net: Network, members: int, classes: int | None, noise: float) -> None:
+    encoders, heads = list(net.encoders), list(net.heads)
+    if members != net.members:
+        _unfolded(net)
+        if net.concat:
+            raise UserError("the core of concatenated encodings is as wide as its members; train one of other members")
+        if len(encoders) < net.members:  # one for all: its sum is M times itself
+            net.encoders = nn.ModuleList([summed(encoders, net.members / members)])
+        else:
+            net.encoders = nn.ModuleList(spread(encoders, members, noise))
+        shared = len(heads) < net.members
+        net.heads = nn.ModuleList(_copies(heads, 1 if shared else members))
+    if classes is not None:
+        net.heads = nn.ModuleList([initialise(_anew(head, classes)) for head in net.heads])
+    net.members, net.answers = members, len(net.heads)
+
+
+def _convert_wrapped(net: Wrapped, members: int, classes: int | None, noise: float) -> None:
+    if members != net.members:
+        _unfolded(net)
+        for name in net.stems:
+            old = net.backbone.get_submodule(name)
+            assert isinstance(old, Encoders)
+            if old.scale != 1 and members % net.members:
+                raise UserError(
+                    f"stem '{name}' is not linear in its weights, so {net.members} of them cannot be shared out among "
+                    f"{members}; take a multiple"
+                )
+            copies = spread(list(old.copies), members, noise) if old.scale == 1 else _copies(list(old.copies), members)
+            scale = 1.0 if old.scale == 1 else 1 / members
+            replace(net.backbone, name, Encoders(copies, old.layout, scale))
+    for name in net.heads:
+        heads = net.backbone.get_submodule(name)
+        assert isinstance(heads, Heads)
+        count = members if members != net.members else len(heads.copies)
+        copies = _copies(list(heads.copies), count)
+        if classes is not None:
+            copies = [_anew(copy, classes) for copy in copies]
+        replace(net.backbone, name, Heads(copies, heads.dim))
+        net.answers = count
+    net.members, net.classes = members, classes or net.classes
+
+
+def _unfolded(net: Ensemble) -> None:
+    if net.members == 1 < net.answers:
+        raise UserError(
+            "a folded network reads one image for all its heads; convert the network that it was folded from"
+        )
+
+
+def _copies(layers: Sequence[nn.Module], count: int) -> list[nn.Module]:
+    return [copy.deepcopy(layers[m % len(layers)]) for m in range(count)]
+
+
+def _anew(head: nn.Module, classes: int) -> nn.Module:
+    """A fresh layer like `head`, for other classes."""
+    new: nn.Module
+    like = {"bias": getattr(head, "bias", None) is not None}
+    if type(head) is nn.Linear:
+        new = nn.Linear(head.in_features, classes, **like)
+    elif type(head) is nn.Conv2d and head.groups == 1:
+        new = nn.Conv2d(head.in_channels, classes, head.kernel_size, head.stride, head.padding, **like)  # type: ignore[arg-type]
+    else:
+        raise UserError(
+            f"a head of {type(head).__name__} cannot be made anew; give the model other classes, then wrap it"
+        )
+    weight: Tensor = head.get_parameter("weight")
+    return new.to(weight.device, weight.dtype).train(head.training)

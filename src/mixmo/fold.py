@@ -1,0 +1,74 @@
+"""At test time one image enters all encoders, and their sum is linear: it is one convolution (paper, section 3.4)."""
+
+import copy
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.models.network import Ensemble, Network
+from mixmo.wrapping.find import replace
+from mixmo.wrapping.layers import Encoders
+from mixmo.wrapping.probe import at_rest, close, relative, sample
+from mixmo.wrapping.sharing import summed
+from mixmo.wrapping.wrapped import Wrapped
+
+E = TypeVar("E", bound=Ensemble)
+NONLINEAR = "it is not linear in its weights (weight-standardised, or with an activation); use the network as it is"
+
+
+def fold(net: E) -> E:
+    """A copy with one encoder in the place of M, and the same answers to an image: an ordinary network with M heads.
+
+    It reads one image at a time (`members` is 1, `answers` still M). Refused, with the reason, for what is not linear
+    in the encoders' weights; such a network predicts as it is.
+
+    >>> from mixmo.models import create
+    >>> net, x = create("wrn10_1", classes=10, members=3).eval(), torch.randn(4, 3, 8, 8)
+    >>> torch.allclose(net.each(x), fold(net).each(x), atol=1e-5)
+    True
+    """
+    folded = copy.deepcopy(net)
+    if net.members > 1:
+        if isinstance(folded, Network):
+            images = _fold_network(folded)
+        elif isinstance(folded, Wrapped):
+            images = _fold_wrapped(folded)
+        else:
+            raise UserError(
+                f"a {type(net).__name__} cannot be folded; only networks of mixmo.create and mixmo.wrap can"
+            )
+        _verify(net, folded, images)
+    return folded
+
+
+def _fold_network(net: Network) -> Tensor:
+    if net.concat:
+        raise UserError("encodings that are concatenated cannot be folded into one; use the network as it is")
+    encoder = summed(list(net.encoders), net.members / len(net.encoders))
+    first = next(layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d))
+    net.encoders = nn.ModuleList([encoder])
+    net.members = 1
+    return sample(net, (first.in_channels, 32, 32))
+
+
+def _fold_wrapped(net: Wrapped) -> Tensor:
+    for name in net.stems:
+        encoders = net.backbone.get_submodule(name)
+        assert isinstance(encoders, Encoders)
+        if encoders.scale != 1:
+            raise UserError(f"stem '{name}' cannot be folded: {NONLINEAR}")
+        replace(net.backbone, name, summed(list(encoders.copies)))
+    net.members = 1
+    return sample(net, net.size)
+
+
+def _verify(net: Ensemble, folded: Ensemble, images: Tensor) -> None:
+    with at_rest(net), at_rest(folded), torch.no_grad():
+        expected, got = net.each(images), folded.each(images)
+    if not close(got, expected):
+        difference = relative(got, expected)
+        raise UserError(
+            f"the encoders cannot be folded (answers differ by {difference:.1g} of their size): {NONLINEAR}"
+        )

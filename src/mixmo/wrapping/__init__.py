@@ -1,0 +1,100 @@
+"""Any image classifier as an ensemble of M members: `wrap(timm.create_model("resnet50"), members=2)`."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from mixmo.errors import UserError
+from mixmo.models.network import Ensemble
+from mixmo.wrapping.find import Stem, find_heads, find_stems, replace
+from mixmo.wrapping.layers import Encoders, Heads
+from mixmo.wrapping.probe import Size, Trial, at_rest, close, try_out
+from mixmo.wrapping.sharing import NOISE, perturbed, spread
+from mixmo.wrapping.training import single_output
+from mixmo.wrapping.wrapped import Wrapped
+
+__all__ = ["Wrapped", "wrap"]
+
+
+def wrap(
+    model: nn.Module,
+    members: int = 2,
+    *,
+    stem: str | Sequence[str] | None = None,
+    head: str | Sequence[str] | None = None,
+    size: Size | None = None,
+    noise: float = NOISE,
+) -> Wrapped:
+    """A copy of an image classifier that reads M images at once: M stems, the mixing block, M heads, one core.
+
+    Its weights are kept: every head gives the model's own answer to one image given M times, before training. The stems
+    are W / M and noise that cancels in their sum, by which the members can become different; the heads are copies.
+
+    The stem (first convolution or patch embedding) and the head (last layer with K outputs) are found by running the
+    model on two random images.
+
+    stem, head: names of these layers, where they cannot be found; several where the model has several.
+    size: (C, H, W) of an image that the model takes, where it does not say.
+    noise: of the stems, relative to the root mean square of the weights.
+
+    >>> own = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    >>> net = wrap(own, members=2)
+    >>> net.stems, net.heads, net.each(torch.zeros(4, 3, 32, 32)).shape
+    (('0',), ('4',), torch.Size([2, 4, 10]))
+    """
+    if members < 1:
+        raise UserError(f"members = {members}; a network has at least 1 member")
+    if isinstance(model, Ensemble) and model.answers > 1:
+        raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert gives it other members")
+    backbone = copy.deepcopy(model)
+    with at_rest(backbone):
+        trial = try_out(backbone, size)
+        stems = find_stems(backbone, trial, _names(stem))
+        heads = find_heads(backbone, trial, _names(head))
+    single_output(backbone, trial, chosen=head is not None)
+    for found in stems:
+        replace(backbone, found.name, _encoders(backbone.get_submodule(found.name), found, members, noise))
+    for last in heads:
+        layer = backbone.get_submodule(last.name)
+        replace(backbone, last.name, Heads([copy.deepcopy(layer) for _ in range(members)], last.dim))
+    net = Wrapped(
+        backbone,
+        members=members,
+        classes=trial.logits.shape[1],
+        stride=stems[0].stride,
+        size=trial.size,
+        stems=[found.name for found in stems],
+        heads=[last.name for last in heads],
+        direct=[found.direct for found in stems],
+    )
+    net.training = model.training
+    _compare(net, trial)
+    return net
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return (given,) if isinstance(given, str) else None if given is None else tuple(given)
+
+
+def _encoders(layer: nn.Module, stem: Stem, members: int, noise: float) -> Encoders:
+    """M stems that start as the given one: shared out where that is linear in its weights, else averaged."""
+    encoders = Encoders(spread([layer], members, noise), stem.layout)
+    with at_rest(layer), at_rest(encoders), torch.no_grad():
+        if close(encoders(stem.input), layer(stem.input)):
+            return encoders
+    return Encoders(perturbed(layer, members, noise), stem.layout, scale=1 / members)
+
+
+def _compare(net: Wrapped, trial: Trial) -> None:
+    """Refuses a network whose heads do not answer as the model did."""
+    with at_rest(net), torch.no_grad():
+        answers = net.each(trial.images.clone())
+        together = net.read(trial.images.expand(net.members, *trial.images.shape))
+    for result in (answers, together):
+        if not close(result, trial.logits.expand_as(result)):
+            raise UserError(
+                f"with stem '{', '.join(net.stems)}' and head '{', '.join(net.heads)}' the members do not answer as "
+                "the model did; name its stem and head by stem= and head="
+            )

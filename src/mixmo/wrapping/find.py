@@ -1,0 +1,181 @@
+"""Finds a classifier's stem and head by running it: the layers the image enters by, and those that give K answers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.errors import UserError, unknown
+from mixmo.wrapping.layers import Heads
+from mixmo.wrapping.probe import Call, Trial, calls
+from mixmo.wrapping.wrapped import logits_of
+
+BRANCHES = 8  # more layers than this that read the image are no stem
+NAMED = 6  # candidates in a sentence
+
+
+class Stem(NamedTuple):
+    """A layer that the image enters by."""
+
+    name: str
+    layout: str  # of its output: NCHW, NHWC, NLC
+    stride: int
+    input: Tensor
+    direct: bool  # its input is the image itself
+
+
+class Head(NamedTuple):
+    """A layer that gives the answers."""
+
+    name: str
+    dim: int  # of the classes in its output
+
+
+def find_stems(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> list[Stem]:
+    """The convolutions or patch embeddings through which, together, the answer depends on the image.
+
+    Most backbones have one. A block of parallel branches has several, and so have transformers of two scales. Where a
+    found layer's output is cut off from the gradient, the next is the first to have an input that still depends on the
+    image; all are found when the answer does not.
+    """
+    layers = _named(model, names, "stem") if names else _layers(model)
+    found: list[Stem] = []
+    while True:
+        images = trial.images.clone().requires_grad_()
+        with torch.enable_grad():
+            output, seen = calls(model, layers, images.clone(), [stem.name for stem in found])
+        if found and not logits_of(output).requires_grad:
+            return found
+        reading = [call for call in seen if call.input.requires_grad]
+        reading = [call for call in reading if call.name not in {stem.name for stem in found}]
+        entry = next((call for call in reading if names or _encodes(layers[call.name], call.output)), None)
+        if entry is None or len(found) == BRANCHES:
+            raise _no_stem(model, found, seen, names)
+        if sum(call.name == entry.name for call in seen) > 1:
+            raise UserError(f"the model calls '{entry.name}' several times for one image; it cannot be the stem")
+        found.append(_stem(layers[entry.name], entry, trial))
+
+
+def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> list[Head]:
+    """The last layers with K answers that can be doubled: then the model answers twice, and alike.
+
+    One layer in general; two where a model averages two heads.
+    """
+    classes = trial.logits.shape[1]
+    layers = _named(model, names, "head") if names else leaves(model)
+    with torch.no_grad():
+        _, seen = calls(model, layers, trial.images.clone())
+    fitting = [Head(call.name, dim) for call in seen if (dim := class_dim(layers[call.name], call.output, classes))]
+    fitting = list(dict.fromkeys(fitting))
+    if names:
+        lacking = set(names) - {head.name for head in fitting}
+        if lacking:
+            raise UserError(f"head '{min(lacking)}' is not called, or does not give the model's {classes} answers")
+    tried = [fitting] if names else [fitting[-count:] for count in range(1, min(len(fitting), BRANCHES) + 1)]
+    for heads in tried:
+        if heads and _doubles(model, trial, heads):
+            return heads
+    if not fitting:
+        last = ", ".join(call.name for call in seen[-NAMED:])
+        raise UserError(
+            f"no layer gives the model's {classes} answers; is it a classifier? The last layers are: {last}"
+        )
+    candidates = ", ".join(head.name for head in fitting[-NAMED:])
+    raise UserError(
+        f"the model makes something else of the answers of its last layer; name the head by head= ({candidates} give "
+        f"{classes} answers), and leave a softmax to the loss"
+    )
+
+
+def _doubles(model: nn.Module, trial: Trial, heads: Sequence[Head]) -> bool:
+    """Whether the model gives its answer twice, side by side, when these layers do."""
+    layers = {head.name: model.get_submodule(head.name) for head in heads}
+    try:
+        for head in heads:
+            replace(model, head.name, Heads([layers[head.name]] * 2, head.dim))
+        with torch.no_grad():
+            logits = logits_of(model(trial.images.clone()))
+        if logits.numel() != 2 * trial.logits.numel():
+            return False
+        both = logits.reshape(len(trial.logits), 2, -1)
+        return bool(torch.allclose(both, trial.logits[:, None].expand_as(both), rtol=1e-3, atol=1e-4))
+    except Exception:  # whatever a foreign model says when shapes do not fit
+        return False
+    finally:
+        for name, layer in layers.items():
+            replace(model, name, layer)
+
+
+def replace(model: nn.Module, name: str, new: nn.Module) -> None:
+    """Puts a layer in the place of another, under every name that it has."""
+    old = model.get_submodule(name)
+    for alias, module in list(model.named_modules(remove_duplicate=False)):
+        if module is old:
+            parent, _, attribute = alias.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, new)
+
+
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """What can be a stem: convolutions and dense layers."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
+
+
+def leaves(model: nn.Module) -> dict[str, nn.Module]:
+    """What can be a head: layers with weights of their own."""
+    return {name: layer for name, layer in model.named_modules() if name and any(True for _ in layer.parameters(False))}
+
+
+def _named(model: nn.Module, names: Sequence[str], role: str) -> dict[str, nn.Module]:
+    known = dict(model.named_modules(remove_duplicate=False))
+    for name in names:
+        if not name or name not in known:
+            raise unknown(f"{role} layer", name, [n for n in known if n])
+    return {name: known[name] for name in names}
+
+
+def _encodes(layer: nn.Module, output: Tensor) -> bool:
+    """A convolution, or a dense layer on patches; a dense layer on a flat image has no positions to mix."""
+    return isinstance(layer, nn.Conv2d) or output.dim() > 2
+
+
+def _stem(layer: nn.Module, call: Call, trial: Trial) -> Stem:
+    output, (height, width) = call.output, trial.size[1:]
+    if output.dim() == 3:
+        layout, positions = "NLC", output.shape[1]
+    elif output.dim() == 4:
+        first = isinstance(layer, nn.Conv2d) or (
+            not isinstance(layer, nn.Linear) and output.shape[2] * width == output.shape[3] * height
+        )
+        layout = "NCHW" if first else "NHWC"
+        positions = output.shape[2] * output.shape[3] if first else output.shape[1] * output.shape[2]
+    else:
+        raise UserError(f"stem '{call.name}' gives {tuple(output.shape)}: no map of positions to mix in")
+    stride = max(1, round((height * width / positions) ** 0.5))
+    direct = call.input.shape == trial.images.shape and torch.equal(call.input, trial.images)
+    return Stem(call.name, layout, stride, call.input.detach(), direct)
+
+
+def _no_stem(model: nn.Module, found: Sequence[Stem], seen: Sequence[Call], names: Sequence[str] | None) -> UserError:
+    candidates = list(dict.fromkeys(call.name for call in seen))[:NAMED] or list(_layers(model))[:NAMED]
+    if not found:
+        what = (
+            f"stem '{', '.join(names)}' does not read the image"
+            if names
+            else ("the model begins with no convolution or patch embedding")
+        )
+    else:
+        what = f"the image reaches the answer past '{', '.join(stem.name for stem in found)}' too"
+    hint = (
+        f"the first layers with weights are: {', '.join(candidates)}" if candidates else "it has no such layer at all"
+    )
+    return UserError(f"{what}; name the stem by stem=, where {hint}")
+
+
+def class_dim(layer: nn.Module, output: Tensor, classes: int) -> int:
+    """The dimension of the classes in a layer's output; 0 where there is none."""
+    if isinstance(layer, nn.Linear):
+        return -1 if output.shape[-1] == classes else 0
+    if output.dim() > 2 and output.shape[1] == classes:
+        return 1
+    return -1 if output.dim() == 2 and output.shape[-1] == classes else 0

@@ -1,0 +1,119 @@
+"""What stands in for a backbone's first and last layers: M encoders with the mixing block, M heads."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.models.network import blend
+
+STOP = torch.empty(1)  # do not encode: hand back what would be encoded
+
+
+class Reached(Exception):  # noqa: N818
+    """The backbone came as far as its stem; carries what the stem would have encoded."""
+
+    def __init__(self, image: Tensor) -> None:
+        self.image = image
+
+
+class Copies(nn.Module):
+    """M layers in the place of one. What the backbone asks about the layer that was there, the first one answers."""
+
+    def __init__(self, copies: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.copies = nn.ModuleList(copies)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "copies":  # not there yet
+                raise
+            return getattr(self.copies[0], name)
+
+
+class Encoders(Copies):
+    """M stems and the mixing block.
+
+    A backbone's own forward hands its stem one image. The images of the other members and the mixing map are buffers
+    that `torch.func.functional_call` replaces for one call: the backbone needs no change and nothing is kept.
+
+    scale: 1, or 1/M for stems that cannot be shared out since they are not linear in their weights.
+    layout: of the encoded features: NCHW, NHWC or NLC (tokens, row by row).
+    """
+
+    others: Tensor
+    coefficients: Tensor
+
+    def __init__(self, copies: Sequence[nn.Module], layout: str, scale: float = 1.0) -> None:
+        super().__init__(copies)
+        self.layout = layout
+        self.scale = scale
+        device = next((p.device for p in self.copies.parameters()), None)
+        # Empty between calls: then every member gets the image that comes along the backbone.
+        self.register_buffer("others", torch.empty(0, device=device), persistent=False)  # (M - 1, N, C, H, W)
+        self.register_buffer("coefficients", torch.empty(0, device=device), persistent=False)  # (M, N, 1, h, w)
+
+    def forward(self, image: Tensor) -> Tensor:
+        if self.others.shape == STOP.shape:
+            raise Reached(image)
+        if self.others.dim() > 1:
+            if self.others.shape[1:] != image.shape:
+                raise UserError(
+                    f"the backbone turned images of {tuple(self.others.shape[3:])} pixels into "
+                    f"{tuple(image.shape[2:])} before its stem; give images of a size that it takes as they are"
+                )
+            images = [image, *self.others.unbind(0)]
+        else:
+            images = [image] * len(self.copies)
+        encoded = [copy(x) for copy, x in zip(self.copies, images, strict=True)]
+        if self.coefficients.dim() > 1:
+            maps = [to_maps(e, self.layout, self.coefficients) for e in encoded]
+            features = from_maps(blend(maps, self.coefficients), self.layout)
+        else:
+            features = blend(encoded, None)
+        return features if self.scale == 1 else features * self.scale
+
+
+class Heads(Copies):
+    """M heads, their answers side by side along the classes."""
+
+    def __init__(self, copies: Sequence[nn.Module], dim: int) -> None:
+        super().__init__(copies)
+        self.dim = dim
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.cat([copy(features) for copy in self.copies], dim=self.dim)
+
+
+def to_maps(encoded: Tensor, layout: str, coefficients: Tensor) -> Tensor:
+    """A view of the encoded features as maps (N, C, h, w), where the coefficients are (M, N, 1, h, w).
+
+    Tokens do not say how many of them make a row: the mixing map's sides do.
+
+    >>> to_maps(torch.empty(2, 6, 5), "NLC", torch.empty(2, 2, 1, 4, 6)).shape
+    torch.Size([2, 5, 2, 3])
+    """
+    if layout == "NCHW":
+        return encoded
+    if layout == "NHWC":
+        return encoded.movedim(-1, 1)
+    length, (h, w) = encoded.shape[1], coefficients.shape[-2:]
+    rows = h if h * w == length else round((length * h / w) ** 0.5)
+    if h == w == 1:
+        rows = 1
+    if length % rows:
+        raise UserError(f"the stem's {length} tokens make no grid of the proportions of a mask of {h} x {w}")
+    return encoded.transpose(1, 2).reshape(len(encoded), -1, rows, length // rows)
+
+
+def from_maps(maps: Tensor, layout: str) -> Tensor:
+    """What `to_maps` was given."""
+    if layout == "NCHW":
+        return maps
+    if layout == "NHWC":
+        return maps.movedim(1, -1)
+    return maps.flatten(2).transpose(1, 2)

@@ -1,0 +1,140 @@
+"""Runs a classifier on a small batch, to see what it takes, which layers it calls and what it answers."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.wrapping.wrapped import logits_of
+
+Size = tuple[int, int, int]  # C, H, W
+SIDES = (64, 32, 224, 299, 28, 128, 256, 16, 8)  # tried for a model that does not say
+
+
+class Trial(NamedTuple):
+    """Images that a model takes, and its answer to them."""
+
+    images: Tensor  # (2, C, H, W): one would be lost to a model that squeezes
+    logits: Tensor  # (2, K)
+
+    @property
+    def size(self) -> Size:
+        return tuple(self.images.shape[1:])  # type: ignore[return-value]
+
+
+class Call(NamedTuple):
+    """One call of a layer in a forward pass."""
+
+    name: str
+    input: Tensor
+    output: Tensor
+
+
+@contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode, parameters without gradients; every flag is put back after."""
+    modes = [(module, module.training) for module in model.modules()]
+    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    model.eval()
+    model.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, flag in wanted:
+            parameter.requires_grad_(flag)
+
+
+def try_out(model: nn.Module, size: Size | None) -> Trial:
+    """Images the model takes: of the given size, else of one it declares, else of a common one."""
+    first, problem = None, "nothing to run"
+    for shape in [size] if size else list(dict.fromkeys(chain(_declared(model), _common(model)))):
+        images = sample(model, shape)
+        try:
+            with torch.no_grad():
+                output = model(images.clone())
+        except Exception as error:  # whatever a foreign model says about a size it does not take
+            first = first or shape
+            problem = f"{shape}: {error}" if shape == first else problem
+            continue
+        logits = logits_of(output)
+        if logits.dim() != 2 or len(logits) != 2:
+            raise UserError(
+                f"the model answers 2 images of {shape} with {tuple(logits.shape)}; a classifier gives (2, K)"
+            )
+        return Trial(images, logits)
+    said = " ".join(problem.split())[:200]
+    raise UserError(f"the model takes no image of a size tried; give size=(C, H, W) (it said, for {said})")
+
+
+def sample(model: nn.Module, size: Size) -> Tensor:
+    """Two random images, on the model's device and in its precision; the same at each call."""
+    generator = torch.Generator().manual_seed(0)
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(()))
+    return torch.randn(2, *size, generator=generator).to(like.device, like.dtype)
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    """Up to what rounding makes of it in a deep network."""
+    return relative(a, b) <= max(1e-3, 8 * torch.finfo(b.dtype).eps)
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    return ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item()
+
+
+def calls(
+    model: nn.Module, layers: dict[str, nn.Module], images: Tensor, cut: Iterable[str] = ()
+) -> tuple[Any, list[Call]]:
+    """The model's output and the calls of `layers` in order; the outputs of those in `cut` pass on no gradient."""
+    seen: list[Call] = []
+
+    def note(name: str, stop: bool) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+            if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
+                seen.append(Call(name, inputs[0], output))
+                return output.detach() if stop else output
+            return output
+
+        return hook
+
+    cut = set(cut)
+    handles = [layer.register_forward_hook(note(name, name in cut)) for name, layer in layers.items()]
+    try:
+        return model(images), seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _declared(model: nn.Module) -> Iterator[Size]:
+    """Sizes that models of timm, torchvision, transformers and pytorchcv say they are for."""
+    for module in [model, *model.children()]:
+        for name in ("img_size", "image_size", "in_size", "input_size"):
+            side = getattr(module, name, None) or getattr(getattr(module, "config", None), name, None)
+            yield from _sizes(model, side)
+    cfg = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+    yield from _sizes(model, cfg.get("input_size") if isinstance(cfg, dict) else None)
+
+
+def _sizes(model: nn.Module, side: Any) -> Iterator[Size]:
+    if isinstance(side, int):
+        side = (side, side)
+    if isinstance(side, tuple | list) and len(side) in (2, 3) and all(isinstance(s, int) for s in side):
+        yield from ((c, side[-2], side[-1]) for c in ([side[0]] if len(side) == 3 else _channels(model)))
+
+
+def _common(model: nn.Module) -> Iterator[Size]:
+    yield from ((c, side, side) for side, c in product(SIDES, _channels(model)))
+
+
+def _channels(model: nn.Module) -> list[int]:
+    """Of the first convolution there is, then the usual ones."""
+    first = [layer.in_channels for layer in model.modules() if isinstance(layer, nn.Conv2d)][:1]
+    return list(dict.fromkeys([*first, 3, 1]))

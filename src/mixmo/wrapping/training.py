@@ -1,0 +1,56 @@
+"""Models that answer otherwise in training: with auxiliary heads."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.errors import UserError
+from mixmo.wrapping.find import class_dim, leaves
+from mixmo.wrapping.probe import Trial, calls
+from mixmo.wrapping.wrapped import logits_of
+
+
+def single_output(model: nn.Module, trial: Trial, chosen: bool) -> None:
+    """Refuses several answers in training, unless the head was chosen; then what is not behind it is frozen.
+
+    Parameters without a part in the loss would otherwise stop distributed training.
+    """
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    modes = [(module, module.training) for module in model.modules()]
+    layers = leaves(model)
+    model.train()
+    try:
+        try:
+            with torch.enable_grad():
+                output, seen = calls(model, layers, trial.images.clone())
+        except Exception:  # a model that does not train on two images trains on more
+            return
+        if _answers(output) < 2:
+            return
+        classes = trial.logits.shape[1]
+        heads = [call.name for call in seen if class_dim(layers[call.name], call.output, classes)]
+        if not chosen:
+            raise UserError(
+                f"the model gives several answers in training, by {', '.join(dict.fromkeys(heads))}; name the head "
+                "that MixMo shall train by head=, or build the model without the others"
+            )
+        wanted = [p for p in model.parameters() if p.requires_grad]
+        used = torch.autograd.grad(logits_of(output).sum(), wanted, allow_unused=True)
+        for parameter, gradient in zip(wanted, used, strict=True):
+            parameter.requires_grad_(gradient is not None)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in kept:
+                    buffer.copy_(kept[name])
+
+
+def _answers(output: Any) -> int:
+    """How many tensors a model returns."""
+    if isinstance(output, Tensor):
+        return 1
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else [output]
+    return sum(isinstance(value, Tensor) for value in values)

@@ -1,0 +1,91 @@
+"""Any backbone, reading M images at once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mixmo.errors import UserError
+from mixmo.models.network import Ensemble
+from mixmo.types import Hidden
+from mixmo.wrapping.layers import STOP, Reached
+
+
+class Wrapped(Ensemble):
+    """A backbone whose stems are `Encoders` and whose last layers are `Heads`, in the places they had. See `wrap`."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        members: int,
+        classes: int,
+        stride: int,
+        size: tuple[int, int, int],
+        stems: Sequence[str],
+        heads: Sequence[str],
+        direct: Sequence[bool],
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.members = members
+        self.answers = members
+        self.classes = classes
+        self.stride = stride
+        self.size = size  # of an image (C, H, W) that the backbone takes
+        self.stems = tuple(stems)  # names within the backbone
+        self.heads = tuple(heads)
+        self.direct = tuple(direct)  # whether a stem reads the image as it is, or what the backbone made of it
+
+    def each(self, images_NCHW: Tensor) -> Tensor:
+        """Every head's logits (heads, N, K) for one image given M times: the backbone's own forward."""
+        return self._answers(self.backbone(images_NCHW), images_NCHW.shape[0])
+
+    def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, hidden: Hidden | None = None) -> Tensor:
+        """Every head's logits (heads, N, K) for M images a sample.
+
+        The first image goes the backbone's own way to the stem, the others meet it there. Mixed by `coefficients` in
+        training; the plain sum without them.
+        """
+        if hidden is not None:
+            raise UserError("a wrapped backbone has no stages to mix features in; take a network of mixmo.create")
+        if len(images_MNCHW) != self.members:
+            raise UserError(f"{len(images_MNCHW)} images a sample for a network that reads {self.members} at once")
+        first, *rest = images_MNCHW.unbind(0)
+        if not rest:
+            return self.each(first)  # its share is one
+        given = {}
+        for stem, direct in zip(self.stems, self.direct, strict=True):
+            others = rest if direct else [self._before(stem, image) for image in rest]
+            given[f"{stem}.others"] = torch.stack(others)
+            if coefficients is not None:
+                given[f"{stem}.coefficients"] = coefficients
+        return self._answers(functional_call(self.backbone, given, (first,), tie_weights=False), first.shape[0])
+
+    def _before(self, stem: str, image_NCHW: Tensor) -> Tensor:
+        """What the backbone makes of an image before its stem: scaling, padding, patches."""
+        given = {f"{stem}.others": STOP}
+        if self.training:  # running statistics on the way shall count the mixed batch, and only once
+            given = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()} | given
+        try:
+            functional_call(self.backbone, given, (image_NCHW,), tie_weights=False)
+        except Reached as reached:
+            return reached.image
+        raise UserError(f"the backbone did not call its stem '{stem}'; name the stem that it does call")
+
+    def _answers(self, output: Any, samples: int) -> Tensor:
+        """Logits (heads, N, K) of what the backbone returned, where the heads lie side by side along the classes."""
+        return logits_of(output).reshape(samples, self.answers, self.classes).transpose(0, 1)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a classifier returns: a tensor, `.logits`, or the first of several."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return output.logits  # type: ignore[no-any-return]
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0]
+    raise UserError(f"the model returns a {type(output).__name__}; a classifier returns logits (N, K)")

@@ -1,0 +1,94 @@
+"""Other members, other classes: what was trained is kept."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import mixmo
+
+
+def wrapped(members: int) -> mixmo.Ensemble:
+    stem = [nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU()]
+    return mixmo.wrap(nn.Sequential(*stem, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)), members)
+
+
+def own(members: int) -> mixmo.Ensemble:
+    return mixmo.create("wrn10_1", 5, members)
+
+
+def trained(net: mixmo.Ensemble) -> mixmo.Ensemble:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for value in net.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    return net.eval()
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 5])
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("make", [own, wrapped])
+def test_other_members(make: Callable[[int], mixmo.Ensemble], before: int, after: int) -> None:
+    """Head m answers as head m modulo M did; the network trains and folds as any other."""
+    net, images = trained(make(before)), torch.randn(4, 3, 16, 16)
+    other = mixmo.convert(net, members=after)
+    assert (other.members, other.answers) == (after, after)
+    expected = net.each(images)[torch.arange(after) % before]
+    torch.testing.assert_close(other.each(images), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mixmo.fold(other).each(images), expected, atol=1e-5, rtol=1e-5)
+    mix = mixmo.Mixer("cut", members=after)(images, torch.arange(4))
+    mixmo.loss(other.train()(mix), mix).backward()
+    assert all(p.grad is not None for p in other.parameters())
+    assert net.members == before
+
+
+@pytest.mark.parametrize("make", [own, wrapped])
+def test_members_that_were_there_keep_what_sets_them_apart(make: Callable[[int], mixmo.Ensemble]) -> None:
+    """An encoder's deviation from the mean of its network is that of the member it continues, up to the new mean."""
+    net = trained(make(2))
+    three = mixmo.convert(net, members=3)
+
+    def weights(ensemble: mixmo.Ensemble) -> torch.Tensor:
+        layers = ensemble.encoders if isinstance(ensemble, mixmo.Network) else ensemble.backbone[0].copies
+        return torch.stack([layer.weight for layer in layers])
+
+    before, after = weights(net), weights(three)
+    torch.testing.assert_close(after.sum(0), before.sum(0))
+    torch.testing.assert_close(after[0] - after[1], before[0] - before[1])
+    assert (after[2] - after[0]).abs().max() > 0.01 * after[0].abs().max()
+
+
+@pytest.mark.parametrize("make", [own, wrapped])
+def test_other_classes(make: Callable[[int], mixmo.Ensemble]) -> None:
+    """The body is kept, the heads are new, one unlike the other."""
+    net, images = trained(make(2)), torch.randn(4, 3, 16, 16)
+    other = mixmo.convert(net, classes=20)
+    answers = other.each(images)
+    assert answers.shape == (2, 4, 20)
+    assert not torch.allclose(answers[0], answers[1])
+    old, new = net.state_dict(), other.state_dict()
+    assert [key for key in old if old[key].shape == new[key].shape and torch.equal(old[key], new[key])] == [
+        key for key in old if "head" not in key and "backbone.5" not in key
+    ]
+    assert mixmo.convert(net, members=3, classes=7).each(images).shape == (3, 4, 7)
+
+
+def test_shared_parts_stay_shared() -> None:
+    net, images = trained(mixmo.create("wrn10_1", 5, members=2, encoders=1)), torch.randn(4, 3, 16, 16)
+    four = mixmo.convert(net, members=4)
+    assert len(four.encoders) == 1
+    torch.testing.assert_close(four.each(images)[2], net.each(images)[0])
+    net = mixmo.create("wrn10_1", 5, members=2, heads=1)
+    assert mixmo.convert(net, members=3).answers == 1
+
+
+def test_refused() -> None:
+    net = wrapped(2)
+    with pytest.raises(mixmo.UserError, match="members = 0"):
+        mixmo.convert(net, members=0)
+    with pytest.raises(mixmo.UserError, match="folded from"):
+        mixmo.convert(mixmo.fold(net), members=3)
+    with pytest.raises(mixmo.UserError, match="concatenated"):
+        mixmo.convert(mixmo.create("wrn10_1", 5, members=2, concat=True), members=3)
+    assert mixmo.convert(mixmo.fold(net), classes=3).each(torch.zeros(1, 3, 16, 16)).shape == (2, 1, 3)

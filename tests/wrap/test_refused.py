@@ -1,0 +1,145 @@
+"""What cannot be wrapped is refused in one sentence that names what could."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mixmo
+from mixmo.types import Hidden
+
+END = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+Outputs = namedtuple("Outputs", ["logits", "aux"])
+
+
+class Auxiliary(nn.Module):
+    """Answers twice in training, as GoogLeNet does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), *END)
+        self.fc, self.aux = nn.Linear(8, 5), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor | Outputs:
+        features = self.stem(x)
+        return Outputs(self.fc(features), self.aux(features)) if self.training else self.fc(features)
+
+
+class Past(nn.Module):
+    """The image's mean reaches the head past the stem."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(11, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat([self.conv(x).relu().mean((2, 3)), x.mean((2, 3))], 1))
+
+
+class Twice(nn.Module):
+    """Looks at the image and its mirror image through one stem."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((self.conv(x) + self.conv(x.flip(-1)).flip(-1)).relu().mean((2, 3)))
+
+
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"colour": self.head(self.conv(x).mean((2, 3)))}
+
+
+def refused(model: nn.Module, said: str, **options: object) -> None:
+    with pytest.raises(mixmo.UserError, match=said) as caught:
+        mixmo.wrap(model, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_no_convolution_first() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16), nn.ReLU(), nn.Linear(16, 5))
+    refused(model, "no convolution or patch embedding; .*1, 3")
+    refused(nn.Sequential(*END), "no convolution or patch embedding")
+
+
+def test_no_classifier() -> None:
+    refused(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveMaxPool2d(2)), "classifier gives"
+    )
+    features = nn.Sequential(nn.Conv2d(3, 16, 3), *END, nn.Unflatten(1, (4, 4)), nn.AvgPool1d(2), nn.Flatten())
+    refused(features, "no layer gives the model's 8 answers.* 0")
+    refused(Both(), "returns a dict")
+
+
+def test_a_softmax_at_the_end() -> None:
+    refused(nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5), nn.Softmax(1)), "4 give 5 answers.*softmax")
+
+
+def test_several_heads() -> None:
+    model = Auxiliary()
+    refused(model, "several answers in training, by fc, aux")
+    assert model.stem[1].num_batches_tracked == 0
+    net = mixmo.wrap(model, head="fc")
+    assert net.backbone.stem[1].num_batches_tracked == 0
+    mix = mixmo.Mixer("cut")(torch.randn(4, 3, 16, 16), torch.arange(4))
+    mixmo.loss(net(mix), mix).backward()
+    assert {name for name, p in net.named_parameters() if p.grad is None} == {
+        "backbone.aux.weight",
+        "backbone.aux.bias",
+    }
+    assert not net.backbone.aux.weight.requires_grad
+
+
+def test_an_image_that_goes_past_the_stem() -> None:
+    refused(Past(), "past 'conv' too; .*head")
+    refused(Twice(), "calls 'conv' several times")
+
+
+def test_wrong_names() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), *END, nn.Linear(8, 5))
+    refused(model, "unknown stem layer 'conv1'.*: 0, 1, 2", stem="conv1")
+    refused(model, "stem '6' gives .*no map of positions", stem="6")
+    assert mixmo.wrap(model, stem="2").direct == (False,)  # mixing deeper is the user's choice
+    refused(model, "head '2' is not called, or does not give the model's 5 answers", head="2")
+
+
+def test_sizes() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.Flatten(), nn.Linear(8 * 19 * 19, 5))
+    refused(model, r"no image of a size tried; give size=\(C, H, W\)")
+    assert mixmo.wrap(model, size=(3, 40, 40)).size == (3, 40, 40)
+    refused(model, "no image of a size tried", size=(3, 32, 32))
+
+
+def test_members() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5))
+    refused(model, "members = 0", members=0)
+    net = mixmo.wrap(model)
+    refused(net, r"ensemble of 2 already; mixmo\.convert")
+    with pytest.raises(mixmo.UserError, match="3 images a sample for a network that reads 2"):
+        net.read(torch.zeros(3, 1, 3, 8, 8))
+    with pytest.raises(mixmo.UserError, match=r"mixmo\.create"):
+        net.read(torch.zeros(2, 1, 3, 8, 8), hidden=Hidden(torch.zeros(1).long(), ()))
+
+
+def test_a_backbone_that_pads_some_sizes() -> None:
+    """It was found to read the image as it is; an image that it pads is refused, not mixed askew."""
+
+    class Pads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = nn.functional.pad(x, (0, -x.shape[-1] % 4)) if x.shape[-1] % 4 else x
+            return self.head(self.conv(x).mean((2, 3)))
+
+    net = mixmo.wrap(Pads())
+    with pytest.raises(mixmo.UserError, match="before its stem"):
+        net.read(torch.zeros(2, 1, 3, 8, 10))
