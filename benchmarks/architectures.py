@@ -267,7 +267,7 @@ Differences are relative to the largest logit. With random weights some deep net
 react to the image, so that their "start" says little; what the stems give together is compared with the original
 stem's output in any case, by `wrap` itself. BiT has `noise=0.0`: with the default noise its heads start 2e-05 from the
 model, which is rounding in float32 (2e-08 in float64) but more than the 1e-05 asked of all here. Activation
-checkpointing (`set_grad_checkpointing`) works as long as the stem is outside what is recomputed, as in timm.
+checkpointing (`set_grad_checkpointing`) gave the same gradients for 11 of 12 timm models tried; LeViT raised an error.
 
 {rows}
 """
