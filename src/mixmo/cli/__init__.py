@@ -27,7 +27,7 @@ def usage() -> str:
     return (
         "usage: mixmo COMMAND ...\n\nAn ensemble for the price of one network.\n\n"
         + "\n".join(lines)
-        + ("\n\n`mixmo COMMAND --help` tells more. Example: mixmo train cifar100/cut-mixmo --width 4 --out runs/cut4\n")
+        + ("\n\n`mixmo COMMAND --help` tells more. Example: mixmo train cifar100/cut-mixmo --width 4 --out runs/cut\n")
     )
 
 
