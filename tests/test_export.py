@@ -321,3 +321,12 @@ def test_command_states_what_a_precision_costs(
     assert abs(top1 - before) < 0.05
     assert path.stat().st_size < 0.75 * files[path.suffix[1:]].stat().st_size
     assert about["precision"] == precision
+
+
+def test_attention_with_a_bias(tmp_path: Path) -> None:
+    """Which torch's exporter refuses in its fused form."""
+    import timm
+
+    options = {"img_size": 32, "embed_dim": 48, "depth": 1, "num_heads": 2, "num_classes": 3}
+    net = mixmo.wrap(timm.create_model("beit_base_patch16_224", **options), members=2).eval()
+    assert export(net, tmp_path / "net.onnx").difference < 1e-5

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixmo.errors import UserError
 from mixmo.export.metadata import INPUT, OUTPUTS, Metadata
@@ -36,7 +37,8 @@ def write(program: "ExportedProgram", metadata: Metadata, path: Path, calibratio
     """The program as an ONNX file of the precision that `metadata` names; int8 takes its ranges from `calibration`."""
     import onnx
 
-    with quiet():
+    # Fused attention with a bias gives tensors whose strides the exporter cannot view; plain attention does not.
+    with quiet(), sdpa_kernel(SDPBackend.MATH):
         written = torch.onnx.export(
             program, input_names=[INPUT], output_names=list(OUTPUTS), dynamo=True, optimize=True, verbose=False
         )
