@@ -46,7 +46,9 @@ class Run:
         """A new run. A folder that holds anything is refused: nothing is overwritten."""
         run = cls(path)
         if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            raise UserError(f"{run.path} exists already; give --resume to continue it, or another --out")
+            if (run.path / "recipe.yaml").exists():
+                raise UserError(f"{run.path} exists already; give --resume to continue it, or another --out")
+            raise UserError(f"{run.path} exists already and is no run directory; give another --out")
         run.path.mkdir(parents=True, exist_ok=True)
         run.write_recipe(recipe)
         return run
@@ -92,9 +94,24 @@ class Run:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
-        lines = path.read_text().splitlines()
-        # A killed process may leave half a line at the end; it is written again on resume.
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        lines, parsed = path.read_text().splitlines(), []
+        for number, line in enumerate(lines, 1):
+            try:
+                parsed.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                # A killed process may leave half a line at the end; it is written again on resume.
+                if number < len(lines):
+                    raise UserError(f"{path} is damaged ({error} of line {number}); remove that line") from error
+        return parsed
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        """One more line of metrics.jsonl."""
+        path = self.path / "metrics.jsonl"
+        try:
+            with path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise unwritten(path, error) from error
 
     def json(self, name: str) -> Any:
         """A JSON file of the run."""

@@ -50,11 +50,13 @@ def test_gaps_are_nan(empty: Run) -> None:
 
 def test_average_by_numpy() -> None:
     values = np.random.default_rng(0).random((2, 25)).tolist()
-    table = {"one": values[0], "two": values[1]}
+    table = {"epoch": list(range(1, 26)), "one": values[0], "two": values[1]}
     for last in (1, 10, 25, 100):
         means = average(table, last)
-        assert list(means.values()) == pytest.approx([np.mean(row[-last:]) for row in values])
-    assert math.isnan(average({"a": [math.nan, math.nan]})["a"])
+        assert [means["one"], means["two"]] == pytest.approx([np.mean(row[-last:]) for row in values])
+    every_fifth = {name: column[4::5] for name, column in table.items()}  # as `--score_every 5` leaves them
+    assert average(every_fifth, 10)["one"] == pytest.approx(np.mean(values[0][19::5]))
+    assert math.isnan(average({"epoch": [1, 2], "a": [math.nan, math.nan]})["a"])
     with pytest.raises(UserError, match="at least 1"):
         average(table, 0)
 

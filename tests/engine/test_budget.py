@@ -10,9 +10,11 @@ from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.engine.average import EVERY, Average
 from mixmo.engine.budget import Pace, fitted
+from mixmo.engine.loop import Trainer
 from mixmo.engine.schedule import Schedule
 from mixmo.models import create
-from mixmo.recipes import named
+from mixmo.recipes import Recipe, named
+from mixmo.types import Split
 
 SMALL = named("digits/cut-mixmo").replace(epochs=300, width=1, batch_size=128, warmup=3.0)
 
@@ -23,8 +25,28 @@ def test_epochs_and_warmup_follow_the_time() -> None:
     recipe = fitted(SMALL, schedule, pace, 112.0)
     assert recipe.epochs == int(0.98 * 100 / (22 * 0.1 + 0.3)) == 39
     assert recipe.warmup == pytest.approx(3.0 * 39 / 300)
-    with pytest.raises(UserError, match=r"an epoch takes 2 s here, after 10 s.*give at least 0.2"):
-        fitted(SMALL, schedule, pace, 13.0)
+    with pytest.raises(UserError, match=r"leave 0 s.* an epoch takes 2 s here, after 10 s.*give 0.5 more"):
+        fitted(SMALL, schedule, pace, -13.0)
+    assert fitted(SMALL, schedule, pace, -13.0 + 0.5 * 60).epochs == 1
+
+
+def test_scoring_is_budgeted_as_it_will_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test and held-out images, every second epoch."""
+    paces: list[Pace] = []
+
+    def fit(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -> Recipe:
+        paces.append(pace)
+        return recipe
+
+    def score(self: Trainer, split: Split) -> None:
+        time.sleep(len(split.labels) / 1000)
+
+    monkeypatch.setattr("mixmo.engine.loop.fitted", fit)
+    monkeypatch.setattr(Trainer, "score", score)
+    monkeypatch.setattr(Trainer, "run", lambda self, until: None)
+    runtime = Runtime(device="cpu", quiet=True, minutes=1.0, score_every=2)
+    train(SMALL.replace(validation=640, batch_size=796, repetition=1), tmp_path / "run", runtime)
+    assert paces[0].scoring == pytest.approx((0.36 + 0.64) / 2, abs=0.1)
 
 
 def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:

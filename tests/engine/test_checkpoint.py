@@ -139,6 +139,49 @@ def test_every_kth_is_kept(tmp_path: Path) -> None:
     assert kept == [f"{STEPS * epoch:08d}" for epoch in (2, 4, 5)]
 
 
+def test_what_was_kept_stays_and_can_be_resumed(tmp_path: Path) -> None:
+    """Though a later training keeps none and the best epoch has moved on; half-written ones are swept away."""
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    best = net.state_dict()
+    kept = Checkpoints(tmp_path, every=2)
+    for step in (1, 2, 3):
+        kept.save(State(step=step, best_step=step), net, optimizer, best)
+    kept.wait()
+    (tmp_path / ".00000002.tmp").mkdir()
+    later = Checkpoints(tmp_path)
+    later.save(State(step=5, best_step=5), net, optimizer, best)
+    later.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "00000002",
+        "00000005",
+        "best-00000002.safetensors",
+        "best-00000005.safetensors",
+    ]
+    (tmp_path / "00000005").rename(tmp_path / "gone")
+    state = later.load(net, optimizer)
+    assert state is not None
+    assert state.step == 2
+    assert later.best(state) is not None
+
+
+def test_one_of_the_same_step_is_never_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process killed while it saves the last step once more must not leave nothing."""
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(State(step=4), net, optimizer, None)
+    checkpoints.wait()
+
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(Path, "rename", killed)
+    checkpoints.save(State(step=4), net, optimizer, None)
+    checkpoints.wait()
+    assert checkpoints.latest() == tmp_path / "00000004"
+
+
 def test_scores_of_every_kth_epoch(tmp_path: Path) -> None:
     """The last epoch is always scored; the training loss is that of all epochs since the last line."""
     whole = train(SMALL.replace(epochs=5), tmp_path / "whole", Runtime(device="cpu", quiet=True))

@@ -1,6 +1,7 @@
 """Training end to end on the digits: the same from run to run, stopped anywhere, resumed to the last bit."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import safetensors.torch
 import torch
 
 from mixmo import UserError, data
-from mixmo.engine import Runtime, train
+from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import hold_out
@@ -107,6 +108,50 @@ def test_signal_saves_and_says_how_to_go_on(finished: Run, tmp_path: Path, numbe
     assert "--resume" in errors
     assert "Traceback" not in errors
     assert_same(train(SMALL, out, RUNTIME, resume=True), finished)
+
+
+def test_a_signal_in_the_last_epoch_ends_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network under way is finished, the next one not begun."""
+    end_epoch = Trainer.end_epoch
+
+    def interrupted(self: Trainer) -> dict[str, object]:
+        signal.raise_signal(signal.SIGTERM)
+        return end_epoch(self)
+
+    recipe = SMALL.replace(networks=2, epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "end_epoch", interrupted)
+        with pytest.raises(Stopped, match=r"finished before it could stop; --resume"):
+            train(recipe, tmp_path / "run", RUNTIME)
+    assert Run(tmp_path / "run" / "0").finished
+    assert not (tmp_path / "run" / "1").exists()
+    assert train(recipe, tmp_path / "run", RUNTIME, resume=True).finished
+
+
+@pytest.mark.parametrize("cut", ['{"epoch": 2, "train": {"loss": 1.0}', '{"epoch": 2, "tr'])
+def test_half_a_line_of_metrics_is_dropped(tmp_path: Path, cut: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"epoch": 1}}\n{cut}')
+    assert Run(tmp_path).metrics() == [{"epoch": 1}]
+    (tmp_path / "metrics.jsonl").write_text(f'{cut}\n{{"epoch": 1}}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged .* of line 1"):
+        Run(tmp_path).metrics()
+
+
+def test_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(UserError, match=r"metrics.jsonl could not be written \(No space left"):
+        Run(tmp_path).add_metrics({"epoch": 1})
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_place_that_is_taken_by_something_else(tmp_path: Path, resume: bool) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file"):
+        with pytest.raises(UserError, match=r"is no run directory; give another --out"):
+            train(SMALL, out, RUNTIME, resume=resume)
 
 
 def test_golden_losses() -> None:
@@ -239,7 +284,7 @@ def test_loggers_are_told_of_every_epoch(tmp_path: Path) -> None:
         def finalize(self, status: str) -> None:
             heard.append(("end", status))
 
-    logged = Runtime(device="cpu", quiet=True, logger="csv")
+    logged = Runtime(device="cpu", quiet=True, logger="csv, tensorboard")
     train(SMALL, tmp_path / "run", logged, until=3 * STEPS // 2, loggers=[Mine()])
     run = train(SMALL, tmp_path / "run", logged, resume=True, loggers=[Mine()])
     epochs = [("metrics", STEPS * k) for k in (1, 2, 3, 4)]
@@ -300,6 +345,12 @@ def test_recipes_that_cannot_work_here(tmp_path: Path, changes: dict[str, object
     with pytest.raises(UserError, match=said):
         train(SMALL.replace(**changes), tmp_path / "run", RUNTIME)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", [{"minutes": 0.0}, {"shard_mb": math.inf}, {"save_seconds": math.nan}])
+def test_options_that_make_no_sense(option: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=f"{next(iter(option))} = .*; it "):
+        Runtime(**option)
 
 
 def test_unknown_device(tmp_path: Path) -> None:

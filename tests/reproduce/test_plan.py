@@ -1,5 +1,6 @@
 """Which runs the tables need, checked against the paper's data and against recipes written out by hand."""
 
+import json
 import math
 from pathlib import Path
 
@@ -7,14 +8,18 @@ import pytest
 import torch
 
 from mixmo import UserError, paper
+from mixmo.engine import Runtime
+from mixmo.engine.distributed import World
 from mixmo.engine.prepare import check_fit
 from mixmo.recipes import named
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import scores
+from mixmo.reproduce.execute import run_here
 from mixmo.reproduce.plan import Plan, expand, missing, needed, read_settings, trained
 from mixmo.reproduce.report import printed
 from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.store import Store, digest, run_name
+from mixmo.runs import Run
 from mixmo.types import Dataset, Split
 
 
@@ -148,11 +153,33 @@ def test_figures_without_numbers_show_those_printed_elsewhere() -> None:
         ("batch_size=many", "give a value of that kind"),
         ("seed=3", "--seeds N"),
         ("width=1.5", "give a value of that kind"),
+        ("lr=[", "give a value of that kind"),
+        ("size=all", "size is a whole number"),
     ],
 )
 def test_settings_that_make_no_sense(word: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_settings([word])
+
+
+def test_a_file_is_no_place_for_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file; give a folder"):
+        Store(tmp_path / "file")
+
+
+def test_several_processes_do_not_claim_runs_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = World()
+    pair.size = 2
+    monkeypatch.setattr(Runtime, "world", lambda self: pair)
+    with pytest.raises(UserError, match="one process; start it without torchrun"):
+        run_here([named("digits/vanilla")], Store(tmp_path), Runtime(device="cpu"))
+
+
+def test_the_last_ten_epochs_are_ten_epochs_where_not_all_were_scored(tmp_path: Path) -> None:
+    lines = [{"epoch": epoch, "test": {"ensemble": {"top1": epoch / 100}}} for epoch in range(2, 21, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert scores.of_epochs("top1", Run(tmp_path)) == pytest.approx((12 + 14 + 16 + 18 + 20) / 500)
 
 
 def test_a_setting_that_a_row_cannot_have_names_the_row() -> None:

@@ -21,7 +21,7 @@ def columns(run: Run) -> dict[str, list[float]]:
     path = run.path / "metrics.jsonl"
     try:
         rows = [dict(_flat(line)) for line in run.metrics()]
-    except ValueError as error:  # bytes that are no text, or text that is no JSON
+    except UnicodeDecodeError as error:
         raise UserError(f"{path} is damaged ({error}); restore it, or train again") from error
     if not rows:
         raise UserError(f"{path} holds no epoch yet; let the training finish one, with --resume if it was stopped")
@@ -44,16 +44,17 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def average(table: Columns, last: int = 10) -> dict[str, float]:
-    """The mean of each column over the last epochs (the paper reports the last 10), of as many as there are.
+    """The mean of each column over the last epochs (the paper reports the last 10), of those that were scored.
 
     >>> average({"epoch": [1, 2, 3], "lr": [0.3, 0.2, 0.1]}, last=2)["epoch"]
     2.5
     """
     if last < 1:
         raise UserError(f"last = {last}; average over at least 1 epoch")
+    lines = sum(epoch > table["epoch"][-1] - last for epoch in table["epoch"])
     means = {}
     for name, values in table.items():
-        known = [value for value in values[-last:] if not math.isnan(value)]
+        known = [value for value in values[-lines:] if not math.isnan(value)]
         means[name] = math.fsum(known) / len(known) if known else math.nan
     return means
 

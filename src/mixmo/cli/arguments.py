@@ -84,8 +84,14 @@ def sentence(message: str) -> str:
 
     >>> sentence('Parser key "width":\\n  Expected a <class \\'int\\'>. Got value: x')
     'width: expected int, got x'
+    >>> sentence('Parser key "minutes": Does not validate against any of the Union subtypes Subtypes: [float, NoneType]'
+    ...          ' Errors: - Expected a float - Expected a NoneType Given value type: str Given value: x')
+    'minutes: expected float, got x'
     """
     text = " ".join(message.split())
     text = re.sub(r"<class '(\w+)'>", r"\1", text)
+    union = re.fullmatch(r'Parser key "([^"]+)": .* Union .*Subtypes: \[(.+), NoneType\].* Given value: (.*)', text)
+    if union:
+        return f"{union[1]}: expected {union[2]}, got {union[3]}"
     match = re.fullmatch(r'Parser key "([^"]+)": Expected an? (.+)\. Got value: (.*)', text)
     return f"{match[1]}: expected {match[2]}, got {match[3]}" if match else text

@@ -1,5 +1,6 @@
 """A training that fits a wall-clock budget: how many epochs, from the pace of the first steps."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +25,7 @@ class Pace(NamedTuple):
 
     spent: float  # on finding out
     step: float
-    scoring: float  # after an epoch
+    scoring: float  # an epoch, on average
     finish: float  # at the end
 
 
@@ -45,9 +46,10 @@ def measure(trainer: "Trainer") -> Pace:
             if trainer.world.told(marks[-1] - marks[0] > SECONDS):
                 break
     step = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
+    splits = [split for split in (trainer.dataset.test, trainer.held_out) if split is not None]
     trainer.score(trainer.dataset.test)
-    scoring = timed(lambda: trainer.score(trainer.dataset.test))
-    finish = 2 * timed(lambda: trainer.logits(trainer.dataset.test)) + 2 * scoring
+    scoring = timed(lambda: [trainer.score(split) for split in splits])
+    finish = 2 * timed(lambda: [trainer.logits(split) for split in splits]) + 2 * scoring
     trainer.net.load_state_dict(kept)
     if trainer.average:
         trainer.average.net.load_state_dict(kept)
@@ -55,7 +57,7 @@ def measure(trainer: "Trainer") -> Pace:
         state["momentum_buffer"].zero_()  # as good as none: the first step makes it the gradient
     trainer.step.meter.zero_()
     trainer.state.meter = (0.0, 0.0)
-    return Pace(time.monotonic() - began, step, scoring, finish)
+    return Pace(time.monotonic() - began, step, scoring / trainer.runtime.score_every, finish)
 
 
 def fitted(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -> Recipe:
@@ -64,9 +66,10 @@ def fitted(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -> Re
     each = schedule.steps_per_epoch * pace.step + pace.scoring
     epochs = int(left / each)
     if epochs < 1:
+        lacking = pace.spent + pace.finish + each / MARGIN - seconds
         raise UserError(
-            f"minutes leave {seconds:.0f} s; an epoch takes {each:.0f} s here, after {pace.spent:.0f} s to get "
-            f"going; give at least {(pace.spent + pace.finish + each / MARGIN) / 60:.1f}"
+            f"minutes leave {max(0, seconds):.0f} s after loading; an epoch takes {each:.0f} s here, after "
+            f"{pace.spent:.0f} s to get going; give {math.ceil(lacking / 6) / 10:.1f} more for each network"
         )
     return recipe.replace(epochs=epochs, warmup=recipe.warmup * epochs / recipe.epochs)
 

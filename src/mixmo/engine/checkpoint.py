@@ -1,8 +1,8 @@
 """Checkpoints: a folder each, complete or not there at all, written while training goes on.
 
 `checkpoints/00001562/` holds weights.safetensors, optimizer.safetensors and state.json after 1,562 steps. It is written
-under another name and renamed; only then the one before it is removed. The best weights lie beside as
-`best-<step>.safetensors`, named in the state.
+under another name and renamed; only then the one before it is removed. Those to be kept hold a file `kept`. The best
+weights lie beside as `best-<step>.safetensors`, named in the state.
 """
 
 import json
@@ -50,8 +50,9 @@ class Snapshot:
 class Checkpoints:
     """The checkpoints of one run.
 
-    `every` keeps those after a multiple of so many steps, beside the last one. `shard_mb` bounds the files' size;
-    `compact` stores weights and momentum in bfloat16: a training that continues from there is not bit for bit the same.
+    `every` keeps those after a multiple of so many steps, beside the last one, also when a later training keeps none.
+    `shard_mb` bounds the files' size; `compact` stores weights and momentum in bfloat16: a training that continues from
+    there is not bit for bit the same.
     """
 
     def __init__(
@@ -96,18 +97,22 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             if best is not None and state.best_step is not None and not stored(self.best_path(state.best_step)):
                 save_tensors(self._packed(best), self.best_path(state.best_step), self.shard_mb)
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            for name, snapshot in parts.items():
-                save_tensors(self._packed(snapshot.fetch()), temporary / f"{name}.safetensors", self.shard_mb)
-            (temporary / "state.json").write_text(json.dumps(asdict(state)))
-            shutil.rmtree(final, ignore_errors=True)
-            temporary.rename(final)
+            # One of this step is this one: to replace it would leave none for a moment.
+            if not (final / "state.json").is_file():
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir()
+                for name, snapshot in parts.items():
+                    save_tensors(self._packed(snapshot.fetch()), temporary / f"{name}.safetensors", self.shard_mb)
+                (temporary / "state.json").write_text(json.dumps(asdict(state)))
+                shutil.rmtree(final, ignore_errors=True)
+                temporary.rename(final)
+            if self.every and state.step % self.every == 0:
+                (final / "kept").touch()
         except OSError as error:
             raise unwritten(final, error) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        self._prune(keep=final, best=state.best_step)
+        self._prune(final)
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return halve(tensors) if self.compact else tensors
@@ -142,14 +147,20 @@ class Checkpoints:
     def best_path(self, step: int) -> Path:
         return self.folder / f"best-{step:08d}.safetensors"
 
-    def _prune(self, keep: Path, best: int | None) -> None:
+    def _prune(self, newest: Path) -> None:
+        """Remove what no checkpoint needs, and what a killed process left half written."""
+        named = set()
         for path in self.folder.glob("[0-9]*"):
-            if path != keep and not (self.every and int(path.name) % self.every == 0):
+            if path == newest or (path / "kept").exists():
+                best = json.loads((path / "state.json").read_text())["best_step"]
+                named |= set() if best is None else {self.best_path(best).stem}
+            else:
                 shutil.rmtree(path, ignore_errors=True)
-        current = None if best is None else self.best_path(best).stem
         for path in self.folder.glob("best-*.safetensors*"):
-            if current is None or not path.name.startswith(current):
+            if not path.name.startswith(tuple(named)):
                 path.unlink(missing_ok=True)
+        for path in self.folder.glob(".*.tmp"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def stored(path: Path) -> bool:

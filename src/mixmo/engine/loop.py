@@ -140,7 +140,7 @@ class Trainer:
         )
         self.step.meter.copy_(torch.tensor(self.state.meter, dtype=torch.float64))
         self.stopping = False
-        named = runtime.logger.split(",") if runtime.logger else []
+        named = [name.strip() for name in runtime.logger.split(",")] if runtime.logger else []
         self.loggers = Loggers([*named, *loggers] if self.world.writes else [], run.path)
 
     def fit(self, seconds: float) -> None:
@@ -210,6 +210,8 @@ class Trainer:
         self.checkpoints.wait()
         if state.step == self.schedule.steps:
             self.finish()
+            if any(world.any(self.stopping or stopped())):  # what would come next, of an ensemble or a plan, must not
+                raise Stopped("finished before it could stop; --resume goes on from there")
         elif self.stopping:
             raise Stopped(f"stopped after step {state.step} of {self.schedule.steps}; continue with --resume")
 
@@ -278,8 +280,7 @@ class Trainer:
             "evaluation_seconds": round(time.monotonic() - began, 3),
         }
         if self.world.writes:
-            with (self.run_folder.path / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            self.run_folder.add_metrics(line)
             self.loggers.log(line)
         state.epochs_logged, state.meter = state.step // steps, (0.0, 0.0)
         self.step.meter.zero_()

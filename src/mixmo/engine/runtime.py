@@ -1,5 +1,6 @@
 """Where and how a recipe runs."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from mixmo.errors import UserError
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how a recipe runs; nothing here changes what it computes, beyond rounding, but `minutes`."""
+    """Where and how a recipe runs; nothing here changes what it computes, beyond rounding.
+
+    But `minutes` chooses the epochs, and with `score_every` only the scored ones can be the best.
+    """
 
     device: str = "auto"
     """cpu, cuda, cuda:1, ...; auto takes a GPU where there is one."""
@@ -47,8 +51,10 @@ class Runtime:
             raise UserError(f"workers = {self.workers}; it cannot be negative")
         for name in ("minutes", "score_every", "keep_every", "shard_mb"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"{name} = {value}; it must be positive")
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"{name} = {value}; it must be positive and finite")
+        if not self.save_seconds >= 0:
+            raise UserError(f"save_seconds = {self.save_seconds}; it cannot be negative")
 
     def resolve(self) -> torch.device:
         """The device of this process."""

@@ -15,6 +15,7 @@ from mixmo.saliency.comixup import part_size
 
 Family = Literal["wrn", "preactresnet", "resnet"]
 Precision = Literal["fp32", "bf16"]
+Course = Literal["step", "cosine"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Recipe:
     """On all parameters. 6e-4 is the paper's l2 regularisation 3e-4: its code adds 3e-4 |w|^2 to the loss."""
     warmup: float = 1.0
     """Epochs of linear warm-up."""
-    schedule: Literal["step", "cosine"] = "step"
+    schedule: Course = "step"
     """Learning rate after the warm-up."""
     decay: tuple[float, ...] = (1 / 3, 2 / 3, 3 / 4)
     """When the learning rate steps down, in shares of the epochs."""
@@ -122,6 +123,8 @@ class Recipe:
             raise unknown("model family", self.model, FAMILIES)
         if self.precision not in get_args(Precision):
             raise unknown("precision", self.precision, get_args(Precision))
+        if self.schedule not in get_args(Course):
+            raise unknown("schedule", self.schedule, get_args(Course))
         for name in ("members", "width", "batch_size", "repetition", "epochs", "networks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")

@@ -45,6 +45,8 @@ def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failu
 
     Ctrl-C saves the run under way and ends the plan; the same command continues it.
     """
+    if runtime.world().size > 1:  # they would claim the runs from each other
+        raise UserError("a plan is run by one process; start it without torchrun, and share it out with --ray auto")
     failures: Failures = {}
     for number, recipe in enumerate(recipes, 1):
         folder = store.folder(recipe)

@@ -186,16 +186,17 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--set {name} is not possible: the table says it; --seeds N sets the number of seeds")
         if name not in FIELDS:
             raise unknown("field", name, FIELDS)
-        value = yaml.safe_load(text)
         usual = getattr(Recipe, name)
         try:
+            value = yaml.safe_load(text)
             if isinstance(usual, float):
                 value = math.nan if value is None else float(value)
             elif isinstance(usual, tuple):
                 value = tuple(map(float, value))
-            elif usual is not None and type(value) is not type(usual):
+            elif type(value) not in ((int, type(None)) if usual is None else (type(usual),)):
                 raise TypeError
-        except (TypeError, ValueError) as error:
-            raise UserError(f"--set {word}: {name} is such as {usual}; give a value of that kind") from error
+        except (TypeError, ValueError, yaml.YAMLError) as error:
+            such = "a whole number" if usual is None else f"such as {usual}"
+            raise UserError(f"--set {word}: {name} is {such}; give a value of that kind") from error
         settings[name] = value
     return settings

@@ -141,7 +141,7 @@ def _size(
 
 
 def of_epochs(score: str, run: Run) -> float:
-    """A score's mean over the last ten epochs."""
+    """A score's mean over the last ten epochs, of those that were scored."""
     means = average(columns(run))
     kind, _, rest = score.partition(" ")
     if kind == "members":

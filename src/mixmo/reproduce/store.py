@@ -68,6 +68,8 @@ class Store:
 
     def __init__(self, out: Path, elsewhere: Iterable[Path] = ()) -> None:
         self.out, self.elsewhere = out, list(elsewhere)
+        if out.exists() and not out.is_dir():
+            raise UserError(f"--out {out} is a file; give a folder for runs and tables")
         for folder in self.elsewhere:
             if not folder.is_dir():
                 raise UserError(f"--runs {folder} is no folder; give one that holds run directories")
