@@ -205,7 +205,7 @@ What it says:
 - Converting keeps what was learned: a converted network is far ahead of the same network wrapped from random weights.
 - Strong noise of the stems costs accuracy and buys disagreement. 0.1, the default, costs nothing that can be seen here,
   and breaks the symmetry also where the heads are copies of one.
-- It does not beat plain fine-tuning here, at either length. The paper's gains come with width and with batch repetition;
+- It does not beat plain fine-tuning here, at either length. The paper's gains come with width and batch repetition;
   whether the small network and the repetition of 1 are the reason here was not tried.
 """
 

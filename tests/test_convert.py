@@ -92,3 +92,11 @@ def test_refused() -> None:
     with pytest.raises(mixmo.UserError, match="concatenated"):
         mixmo.convert(mixmo.create("wrn10_1", 5, members=2, concat=True), members=3)
     assert mixmo.convert(mixmo.fold(net), classes=3).each(torch.zeros(1, 3, 16, 16)).shape == (2, 1, 3)
+
+
+def test_what_the_network_was_about_is_forgotten() -> None:
+    """Its class names would be wrong, and its calibration is of other members."""
+    net = wrapped(2)
+    net.about = mixmo.About((3, 32, 32), (0.5,) * 3, (0.2,) * 3, classes=tuple("abcde"))
+    assert mixmo.convert(net, members=3).about is None
+    assert net.about is not None

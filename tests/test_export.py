@@ -241,6 +241,16 @@ def test_bad_input(name: str, options: dict[str, Any], sentence: str, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pt2, "write", full)
+    with pytest.raises(UserError, match=r"net.pt2 cannot be written \(No space left on device\)"):
+        export(network(), tmp_path / "net.pt2", size=SIZE)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_plain_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a Linear has no members"):
         export(torch.nn.Linear(2, 2), tmp_path / "net.pt2")  # type: ignore[arg-type]

@@ -88,3 +88,8 @@ def test_what_is_not_linear_is_refused_and_stays_usable() -> None:
 def test_concatenated_encodings_are_refused() -> None:
     with pytest.raises(mixmo.UserError, match="concatenated"):
         mixmo.fold(mixmo.create("wrn10_1", 5, members=2, concat=True))
+
+
+def test_what_is_no_ensemble() -> None:
+    with pytest.raises(mixmo.UserError, match="a Sequential cannot be folded; only networks of"):
+        mixmo.fold(convolutional(nn.Conv2d(3, 8, 3)))

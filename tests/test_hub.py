@@ -162,6 +162,18 @@ def test_load_a_run(run: Run, digits: Dataset, tmp_path: Path):
     assert torch.equal(again.abstain, prediction.abstain)
 
 
+def test_load_a_run_in_shards_of_half_precision(digits: Dataset, tmp_path: Path):
+    recipe = named("digits/cut-mixmo").replace(epochs=1, width=1, batch_size=256)
+    run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True, compact=True, shard_mb=0.1))
+    assert len(list(run.path.glob("last-*.safetensors"))) > 1
+    net = mixmo.load(run.path)
+    assert {p.dtype for p in net.parameters()} == {torch.float32}
+    logits = mixmo.predict(net, digits.test.images).logits
+    torch.testing.assert_close(logits, run.logits()[0], atol=1e-4, rtol=1e-4)
+    again = mixmo.load(mixmo.save_pretrained(net, tmp_path / "saved"))
+    torch.testing.assert_close(mixmo.predict(again, digits.test.images).logits, logits, atol=1e-5, rtol=1e-5)
+
+
 def test_a_run_with_the_weights_of_another(run: Run, runs: list[Run], tmp_path: Path):
     for name in ("recipe.yaml", "dataset.json", "scores.json"):
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
@@ -182,7 +194,7 @@ def test_the_examples_in_the_docs(run: Run, digits: Dataset, tmp_path: Path, mon
     text = (Path(__file__).resolve().parents[1] / "docs" / "prediction.md").read_text()
     first, second, third, saving = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "cut4").symlink_to(run.path)
+    (tmp_path / "runs" / "cut2").symlink_to(run.path)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"mixmo": mixmo, "images": digits.test.images[:9]}
     names |= {"held_out_images": digits.train.images[:100], "held_out_labels": digits.train.labels[:100]}
@@ -323,6 +335,10 @@ def test_refusals(saved: Path, tmp_path: Path):
         mixmo.save_pretrained(net, tmp_path / "a", about=ABOUT)
     with pytest.raises(UserError, match="a calibration is saved with what the network is about"):
         mixmo.save_pretrained(net, tmp_path / "a", calibration=fitted())
+    with pytest.raises(UserError, match=r"a Linear has no members; give it to mixmo.wrap first"):
+        mixmo.save_pretrained(nn.Linear(2, 2), tmp_path / "a")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"a cannot be written \(.*\); name another place"):
+        mixmo.save_pretrained(net, saved / "config.json" / "a")
     net.core.stages[0] = nn.Identity()
     with pytest.raises(UserError, match=r"is none that mixmo.create makes"):
         mixmo.save_pretrained(net, tmp_path / "a")

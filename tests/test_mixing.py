@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import mixmo
+from mixmo.errors import UserError
 from mixmo.masks import MASKS
 from mixmo.mixing import UNMASKED, MixDraws, Mixer, loss_weights
 from mixmo.models.network import Network, Stages
@@ -226,3 +227,11 @@ def test_steps_an_epoch_of_the_reference(reference: dict[str, np.ndarray]) -> No
 def test_bad_fields(fields: dict[str, object], said: str) -> None:
     with pytest.raises(mixmo.UserError, match=said):
         Mixer(**fields)  # type: ignore[arg-type]
+
+
+def test_labels_that_do_not_fit_are_refused() -> None:
+    images = torch.randn(4, 3, 8, 8)
+    for labels in (torch.zeros(3, dtype=torch.long), torch.zeros(5, dtype=torch.long), torch.tensor(1)):
+        with pytest.raises(UserError, match=r"labels for 4 images; give one each"):
+            Mixer("cut")(images, labels)
+    assert Mixer("cut")(images, [0, 1, 2, 3]).targets.shape == (2, 4)  # type: ignore[arg-type]

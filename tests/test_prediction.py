@@ -108,7 +108,7 @@ def test_the_network_is_left_as_it_was():
     assert {name: module.training for name, module in net.named_modules()} == modes
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
     torch.testing.assert_close(prediction.logits, net.eval().each(pixels()), atol=1e-5, rtol=1e-5)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(UserError):
         mixmo.predict(net.train(), torch.randn(2, 4, 8, 8))  # four channels
     assert net.training
 
@@ -141,6 +141,9 @@ def test_arrays_and_pixels():
         (torch.zeros(2, 3, 8, 8, dtype=torch.int64), "type torch.int64"),
         (torch.full((1, 3, 8, 8), torch.nan), "hold NaN or infinite values"),
         ([[1.0]], "images are of type list"),
+        (np.array([[[[None]]]]), "images are of type ndarray"),
+        (torch.zeros(2, 1, 8, 8), "cannot read images of 1 channels and 8 x 8 pixels"),
+        (torch.zeros(2, 8, 8, 3), r"cannot read images of 8 channels and 8 x 3 pixels .*give them \(N, C, H, W\)"),
     ],
 )
 def test_images_that_are_none(images, message):
@@ -153,6 +156,13 @@ def test_networks_that_do_not_fit_together():
         mixmo.predict([network(classes=4), network(classes=5)], pixels())
     with pytest.raises(UserError, match="no network was given"):
         mixmo.predict([], pixels())
+    with pytest.raises(UserError, match=r"a Conv2d has no members; give it to mixmo.wrap first"):
+        mixmo.predict([network(), torch.nn.Conv2d(3, 8, 3)], pixels())
+    for count in (0, -1):
+        with pytest.raises(UserError, match=f"batch_size = {count}; give at least 1"):
+            mixmo.predict(network(), pixels(), batch_size=count)
+    with pytest.raises(UserError, match=r"images_per_pass = 1\.5"):
+        mixmo.predict(network(), pixels(), images_per_pass=1.5)
     net = network()
     net.about = CIFAR_LIKE
     with pytest.raises(UserError, match="reads 3 channels"):

@@ -104,6 +104,7 @@ def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:
         ({"rho": 1.5}, "rho = 1.5"),
         ({"mask": "cutt"}, "did you mean 'cut'"),
         ({"precision": "fp16"}, "unknown precision 'fp16'"),
+        ({"schedule": "linear"}, "unknown schedule 'linear'"),
     ],
 )
 def test_bad_recipes(changes: dict[str, object], said: str) -> None:

@@ -20,7 +20,8 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
     """A copy of a network with other `members` or `classes`; what is not given stays.
 
     The encoders still sum to what they summed to, so that head m answers an image as head m modulo M did; heads for
-    other classes start anew. An ordinary network is one of one member.
+    other classes start anew. An ordinary network is one of one member. What the network was `about`, its classes and
+    calibration, does not hold for the result, which is about nothing.
 
     >>> import torch
     >>> from mixmo.models import create
@@ -39,6 +40,7 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
         _convert_wrapped(result, members or net.members, classes, noise)
     else:
         raise UserError(f"a {type(net).__name__} cannot be converted; only networks of mixmo.create and mixmo.wrap can")
+    result.about = None  # type: ignore[assignment]
     return result
 
 
@@ -80,7 +82,7 @@ def _convert_wrapped(net: Wrapped, members: int, classes: int | None, noise: flo
         copies = _copies(list(heads.copies), count)
         if classes is not None:
             copies = [_anew(copy, classes) for copy in copies]
-        replace(net.backbone, name, Heads(copies, heads.dim))
+        replace(net.backbone, name, Heads(copies, heads.dim, heads.follows))
         net.answers = count
     net.members, net.classes = members, classes or net.classes
 

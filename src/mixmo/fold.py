@@ -29,16 +29,11 @@ def fold(net: E) -> E:
     >>> torch.allclose(net.each(x), fold(net).each(x), atol=1e-5)
     True
     """
+    if not isinstance(net, Network | Wrapped):
+        raise UserError(f"a {type(net).__name__} cannot be folded; only networks of mixmo.create and mixmo.wrap can")
     folded = copy.deepcopy(net)
     if net.members > 1:
-        if isinstance(folded, Network):
-            images = _fold_network(folded)
-        elif isinstance(folded, Wrapped):
-            images = _fold_wrapped(folded)
-        else:
-            raise UserError(
-                f"a {type(net).__name__} cannot be folded; only networks of mixmo.create and mixmo.wrap can"
-            )
+        images = _fold_network(folded) if isinstance(folded, Network) else _fold_wrapped(folded)
         _verify(net, folded, images)
     return folded
 

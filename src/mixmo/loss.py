@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mixmo.errors import UserError
 from mixmo.types import Mix
 
 
@@ -12,8 +13,15 @@ def loss(logits: Tensor, mix: Mix) -> Tensor:
 
     `logits` (heads, N, K) are the network's answer to the Mix. In float32 at least, whatever the network's precision.
     """
+    if logits.dim() != 3 or logits.shape[:2] != mix.weights.shape:
+        heads, samples = mix.weights.shape
+        raise UserError(
+            f"logits have shape {tuple(logits.shape)} for a Mix of {heads} answers to {samples} samples; give the "
+            f"answer of a network of {heads} members to this Mix: loss(net(mix), mix)"
+        )
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    entropy = F.cross_entropy(logits.flatten(0, 1), mix.targets.flatten(0, 1), reduction="none")
+    targets = fitting(mix.targets, logits)
+    entropy = F.cross_entropy(logits.flatten(0, 1), targets.flatten(0, 1), reduction="none")
     return (mix.weights * entropy.view_as(mix.weights)).mean(1).sum()
 
 
@@ -28,4 +36,31 @@ class MixMoLoss(nn.Module):
     """
 
     def forward(self, logits: Tensor, target: Mix | Tensor) -> Tensor:
-        return loss(logits, target) if isinstance(target, Mix) else F.cross_entropy(logits.float(), target)
+        if isinstance(target, Mix):
+            return loss(logits, target)
+        return F.cross_entropy(logits.float(), fitting(target, logits))
+
+
+def fitting(targets: Tensor, logits: Tensor) -> Tensor:
+    """Targets as cross-entropy takes them: class indices, or soft targets with a value a class of `logits` (..., K)."""
+    classes = logits.shape[-1]
+    if targets.shape == logits.shape[:-1]:
+        if targets.is_floating_point():
+            raise UserError(f"labels are of type {targets.dtype}; give class indices as integers")
+        targets = targets.long()
+        # On an accelerator, looking at them would make the host wait for it.
+        if targets.device.type == "cpu" and targets.numel() and not torch.compiler.is_compiling():
+            low, high = (int(value) for value in targets.aminmax())
+            if low < 0 or high >= classes:
+                raise UserError(
+                    f"labels hold {low if low < 0 else high}, but the network knows {classes} classes; "
+                    f"give class indices from 0 to {classes - 1}"
+                )
+        return targets
+    if targets.shape[:-1] != logits.shape[:-1]:
+        raise UserError(f"targets have shape {tuple(targets.shape)} for logits of shape {tuple(logits.shape)}")
+    if targets.shape[-1] != classes:
+        raise UserError(
+            f"soft targets give {targets.shape[-1]} classes, but the network knows {classes}; give a value for each"
+        )
+    return targets if targets.is_floating_point() else targets.to(logits.dtype)

@@ -37,6 +37,8 @@ class Mixer:
     alpha: kappa ~ Dirichlet(alpha), per sample.
     p: probability of a mask rather than linear mixing, per batch; falls to 0 over the last twelfth of training.
     r: root of the loss weights w_r.
+    stride: image pixels a position of the encoded features, `net.stride`: masks are drawn at that resolution. Others
+        are resized in the network, which then sees a little more or less of an image than its loss weight counts.
     association: which head answers for which input: its "own"; with one encoder for all (paper, table 3) at "random",
         or "predominant" (head 0 the most visible); with one head for all, "interpolated" labels.
     """
@@ -71,6 +73,9 @@ class Mixer:
         `progress` is the share of training done, from 0 to 1: p depends on it.
         """
         n, (height, width) = len(images), images.shape[-2:]
+        labels = torch.as_tensor(labels, device=images.device)
+        if labels.dim() == 0 or len(labels) != n:
+            raise UserError(f"{labels.numel()} labels for {n} images; give one each, or soft targets (N, K)")
         order_MN = torch.rand(self.members, n, device=images.device, generator=generator)
         index_MN = pair(torch.arange(n, device=images.device), 1, order_MN)
         draws = self.draw(n, height, width, images.device, generator)

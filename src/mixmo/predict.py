@@ -46,6 +46,11 @@ def predict(
     nets = [nets] if isinstance(nets, nn.Module) else list(nets)
     if not nets:
         raise UserError("no network was given; give one, or several as one ensemble")
+    for net in nets:
+        if not hasattr(net, "answers"):
+            raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"batch_size = {batch_size}; give at least 1, or none for one that fits")
     abouts: list[About | None] = [getattr(net, "about", None) for net in nets]
     pixels = _images(images, abouts)
     for net in nets:
@@ -113,7 +118,7 @@ def check_multiplex(net: Ensemble, images_per_pass: int) -> None:
             "a folded network has one encoder and reads one image a pass; to read several at once, "
             "use the network before mixmo.fold"
         )
-    if not 1 <= images_per_pass <= net.members:
+    if images_per_pass not in range(1, net.members + 1):
         raise UserError(f"images_per_pass = {images_per_pass}, but this network reads 1 to {net.members} images a pass")
     shared = isinstance(net, Network) and len(net.encoders) < net.members
     if images_per_pass > 1 and (shared or net.answers < net.members):
@@ -153,13 +158,30 @@ def _logits(net: Ensemble, pixels: Tensor, about: About | None, images_per_pass:
         batch = part.to(parameter.device)
         if about is not None and batch.dtype == torch.uint8:
             batch = normalise(batch, about.mean, about.std)
-        parts.append(each_head(net, batch.to(parameter.dtype), images_per_pass).float().to(pixels.device))
+        with readable(batch):
+            parts.append(each_head(net, batch.to(parameter.dtype), images_per_pass).float().to(pixels.device))
     return torch.cat(parts, dim=1)
+
+
+@contextmanager
+def readable(images_NCHW: Tensor) -> Iterator[None]:
+    """What a network says of images of a shape that it does not take, as one sentence."""
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, AssertionError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        channels, height, width = images_NCHW.shape[1:]
+        raise UserError(
+            f"the network cannot read images of {channels} channels and {height} x {width} pixels ({said}); "
+            "give them (N, C, H, W), as in training"
+        ) from error
 
 
 def _images(images: Tensor | np.ndarray, abouts: Sequence[About | None]) -> Tensor:
     """Float (N, C, H, W), or uint8 (N, H, W, C) that every network can normalise."""
-    if isinstance(images, np.ndarray):
+    if isinstance(images, np.ndarray) and images.dtype.kind in "biuf":
         images = torch.from_numpy(np.ascontiguousarray(images))
     if not isinstance(images, Tensor):
         raise UserError(f"images are of type {type(images).__name__}; give a tensor or array (N, C, H, W)")

@@ -191,7 +191,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             raise UserError(f"{index_of(path)} is damaged ({error}); restore it from where it was written") from error
         return {name: tensor for file in files for name, tensor in load_tensors(path.with_name(file)).items()}
     if not path.is_file():
-        raise UserError(f"{path} is missing; finish the training with --resume, or train again")
+        raise UserError(f"{path} is missing; if it is a run, finish the training with --resume, or train again")
     try:
         tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
         return tensors

@@ -75,11 +75,19 @@ def test_no_classifier() -> None:
     )
     features = nn.Sequential(nn.Conv2d(3, 16, 3), *END, nn.Unflatten(1, (4, 4)), nn.AvgPool1d(2), nn.Flatten())
     refused(features, "no layer gives the model's 8 answers.* 0")
-    refused(Both(), "returns a dict")
+    refused(Both(), "returns a dict with colour; a classifier returns logits")
 
 
 def test_a_softmax_at_the_end() -> None:
-    refused(nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5), nn.Softmax(1)), "4 give 5 answers.*softmax")
+    for last in (nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid()):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5), last)
+        refused(model, rf"ends with a {type(last).__name__} \('5'\); take it off")
+
+    class Functional(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).softmax(1)
+
+    refused(Functional(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5)), "4 give 5 answers.*softmax")
 
 
 def test_several_heads() -> None:
@@ -143,3 +151,36 @@ def test_a_backbone_that_pads_some_sizes() -> None:
     net = mixmo.wrap(Pads())
     with pytest.raises(mixmo.UserError, match="before its stem"):
         net.read(torch.zeros(2, 1, 3, 8, 10))
+
+
+def test_two_tasks() -> None:
+    class Tasks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.animal, self.colour = nn.Conv2d(3, 8, 3), nn.Linear(8, 5), nn.Linear(8, 7)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            features = self.conv(x).relu().mean((2, 3))
+            return self.animal(features), self.colour(features)
+
+    refused(Tasks(), "several answers in training, by animal, colour; name the head")
+    assert mixmo.wrap(Tasks(), head="animal").classes == 5
+
+
+def test_what_cannot_be_run() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5))
+    refused("resnet18", "the model is a str; give an nn.Module")  # type: ignore[arg-type]
+    for members in (2.0, "2", True, None):
+        refused(model, f"members = {members!r}; .*whole number", members=members)
+    for size in (32, (32, 32), (3, 0, 32)):
+        refused(model, "give channels, height and width", size=size)
+    refused(nn.Sequential(nn.LazyConv2d(8, 3), *END, nn.LazyLinear(5)), "lazy layers .*run it on an image once")
+    with torch.device("meta"):
+        refused(nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5)), "meta device.*build it on the CPU")
+    nn.init.constant_(model[-1].weight, torch.nan)
+    refused(model, "answers NaN or infinity")
+
+
+def test_one_number_or_one_layer() -> None:
+    refused(nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 1)), "one number an image; MixMo needs a classifier")
+    refused(nn.Sequential(nn.Conv2d(3, 8, 3), *END), "'0' is the model's first layer and its last")

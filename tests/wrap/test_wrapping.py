@@ -326,3 +326,50 @@ def test_double_precision(float64: None) -> None:
     model, net = make("plain")
     images = torch.randn(2, *net.size)
     torch.testing.assert_close(net.eval()(images), model.eval()(images), atol=1e-12, rtol=0)
+
+
+def test_logits_in_a_dict() -> None:
+    class Named(nn.Sequential):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"logits": super().forward(x)}
+
+    model, images = Named(nn.Conv2d(3, 8, 3), *pooled(8)), torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(mixmo.wrap(model)(images), model(images)["logits"])
+
+
+def test_a_compiled_model_is_wrapped_as_what_it_was() -> None:
+    assert mixmo.wrap(torch.compile(plain(), backend="eager")).heads == ("5",)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("members", [2, 3])
+def test_a_head_that_ends_with_a_normalisation(members: int) -> None:
+    """Each member has a dense layer and a normalisation of its own; copies of the latter alone would answer alike."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8), nn.BatchNorm1d(5)).eval()
+    nn.init.normal_(model[-1].running_mean)
+    nn.init.normal_(model[-1].weight)
+    images = torch.randn(4, 3, 16, 16)
+    net = mixmo.wrap(model, members=members)
+    assert net.heads == ("4", "5")
+    torch.testing.assert_close(net.each(images), model(images).expand(members, -1, -1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mixmo.fold(net).each(images), net.each(images), atol=1e-5, rtol=1e-5)
+    more = mixmo.convert(net, members=members + 1)
+    torch.testing.assert_close(more(images), model(images), atol=1e-5, rtol=1e-5)
+    again = mixmo.wrap(model, members=members, head=net.heads)  # as it is read from a saved folder
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again.each(images), net.each(images))
+    with torch.no_grad():
+        net.backbone[4].copies[1].bias += 1
+    others = net.each(images) - model(images)
+    assert (others.abs().amax((1, 2)) > 1e-2).tolist() == [m == 1 for m in range(members)]
+
+
+def test_layers_with_a_weight_norm_are_copied_whole() -> None:
+    """A parametrised layer brings its own way to be copied, which must not become that of the M layers."""
+    norm = nn.utils.parametrizations.weight_norm
+    head = norm(nn.Linear(8, 5, bias=False))
+    net = mixmo.wrap(nn.Sequential(norm(nn.Conv2d(3, 8, 3)), *pooled(8)[:-1], head)).eval()
+    assert net.heads == ("4",)
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(copy.deepcopy(net).each(images), net.each(images))
+    with pytest.raises(mixmo.UserError, match="stem '0' cannot be folded"):
+        mixmo.fold(net)

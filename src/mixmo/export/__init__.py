@@ -2,7 +2,8 @@
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def export(
             raise UserError(f"images of shape {tuple(given.shape[1:])} given for a file that takes {size}")
     left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
     metadata = Metadata(tuple(classes or ()), size, *left, normalise, temperature, members, why is None, precision)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+    with drafts(path) as folder:
         draft = Path(folder) / path.name
         session = write(graph, metadata, draft, calibration)
         difference = compare(reference, session, images_NCHW)
@@ -129,6 +130,16 @@ def export(
         length = draft.stat().st_size
         draft.replace(path)
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
+
+
+@contextmanager
+def drafts(path: Path) -> Iterator[str]:
+    """A folder beside `path` for what is not finished; what the file system refuses is said in a sentence."""
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            yield folder
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror or error}); name another place") from error
 
 
 def check_target(path: Path, precision: str, overwrite: bool) -> None:

@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ def save_pretrained(
     as this one does; only a wrapped backbone that is not timm's needs to be given again to be read.
     """
     folder = Path(folder)
+    if not isinstance(net, Ensemble):
+        raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already; give a new folder, or remove it")
     about = about or getattr(net, "about", None)
@@ -51,8 +55,7 @@ def save_pretrained(
     images, answers = sample(net, about)
     if about and about.classes and len(about.classes) != answers.shape[-1]:
         raise UserError(f"there are {len(about.classes)} names for the {answers.shape[-1]} classes of the network")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+    with drafts(folder) as temporary:
         draft = Path(temporary) / "draft"
         draft.mkdir()
         save_tensors(apart(net.state_dict()), draft / WEIGHTS)
@@ -71,6 +74,17 @@ def save_pretrained(
             folder.rmdir()
         shutil.move(draft, folder)
     return folder
+
+
+@contextmanager
+def drafts(folder: Path) -> Iterator[str]:
+    """A folder beside `folder` for what is not finished; what the file system refuses is said in a sentence."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+            yield temporary
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror or error}); name another place") from error
 
 
 def from_pretrained(

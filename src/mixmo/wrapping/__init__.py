@@ -10,7 +10,7 @@ from mixmo.errors import UserError
 from mixmo.models.network import Ensemble
 from mixmo.wrapping.find import Stem, find_heads, find_stems, replace
 from mixmo.wrapping.layers import Encoders, Heads
-from mixmo.wrapping.probe import Size, Trial, at_rest, close, try_out
+from mixmo.wrapping.probe import Size, Trial, at_rest, check_runs, close, try_out
 from mixmo.wrapping.sharing import NOISE, perturbed, spread
 from mixmo.wrapping.training import single_output
 from mixmo.wrapping.wrapped import Wrapped
@@ -44,21 +44,28 @@ def wrap(
     >>> net.stems, net.heads, net.each(torch.zeros(4, 3, 32, 32)).shape
     (('0',), ('4',), torch.Size([2, 4, 10]))
     """
-    if members < 1:
-        raise UserError(f"members = {members}; a network has at least 1 member")
+    model = getattr(model, "_orig_mod", model)  # of a compiled one, whose layers cannot be watched
+    if not isinstance(model, nn.Module):
+        raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
+    if type(members) is not int or members < 1:
+        raise UserError(f"members = {members!r}; a network has at least 1 member, and a whole number of them")
     if isinstance(model, Ensemble) and model.answers > 1:
         raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert gives it other members")
+    check_runs(model, size)
     backbone = copy.deepcopy(model)
     with at_rest(backbone):
         trial = try_out(backbone, size)
         stems = find_stems(backbone, trial, _names(stem))
         heads = find_heads(backbone, trial, _names(head))
+    both = {found.name for found in stems} & {last.name for last in heads}
+    if both:
+        raise UserError(f"'{min(both)}' is the model's first layer and its last; MixMo needs some between them")
     single_output(backbone, trial, chosen=head is not None)
     for found in stems:
         replace(backbone, found.name, _encoders(backbone.get_submodule(found.name), found, members, noise))
     for last in heads:
         layer = backbone.get_submodule(last.name)
-        replace(backbone, last.name, Heads([copy.deepcopy(layer) for _ in range(members)], last.dim))
+        replace(backbone, last.name, Heads([copy.deepcopy(layer) for _ in range(members)], last.dim, last.follows))
     net = Wrapped(
         backbone,
         members=members,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from mixmo.errors import UserError, unknown
 from mixmo.wrapping.layers import Heads
@@ -13,6 +14,7 @@ from mixmo.wrapping.wrapped import logits_of
 
 BRANCHES = 8  # more layers than this that read the image are no stem
 NAMED = 6  # candidates in a sentence
+PROBABILITIES = (nn.Softmax, nn.LogSoftmax, nn.Sigmoid, nn.LogSigmoid)
 
 
 class Stem(NamedTuple):
@@ -30,6 +32,7 @@ class Head(NamedTuple):
 
     name: str
     dim: int  # of the classes in its output
+    follows: bool  # has no weights but a scale and a shift: the head is the layer before it too
 
 
 def find_stems(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> list[Stem]:
@@ -62,19 +65,21 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
 
     One layer in general; two where a model averages two heads.
     """
+    _check_raw(model, trial)
     classes = trial.logits.shape[1]
     layers = _named(model, names, "head") if names else leaves(model)
     with torch.no_grad():
         _, seen = calls(model, layers, trial.images.clone())
-    fitting = [Head(call.name, dim) for call in seen if (dim := class_dim(layers[call.name], call.output, classes))]
-    fitting = list(dict.fromkeys(fitting))
+    dims = {call.name: class_dim(layers[call.name], call.output, classes) for call in seen}
+    fitting = [Head(name, dim, _vectors(layers[name])) for name, dim in dims.items() if dim]
     if names:
         lacking = set(names) - {head.name for head in fitting}
         if lacking:
             raise UserError(f"head '{min(lacking)}' is not called, or does not give the model's {classes} answers")
+        fitting[0] = fitting[0]._replace(follows=False)  # what the user names first is the head
     tried = [fitting] if names else [fitting[-count:] for count in range(1, min(len(fitting), BRANCHES) + 1)]
     for heads in tried:
-        if heads and _doubles(model, trial, heads):
+        if heads and not heads[0].follows and _doubles(model, trial, heads):
             return heads
     if not fitting:
         last = ", ".join(call.name for call in seen[-NAMED:])
@@ -88,12 +93,23 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
     )
 
 
+def _check_raw(model: nn.Module, trial: Trial) -> None:
+    """Refuses probabilities: the loss wants logits."""
+    last: dict[str, nn.Module] = {k: v for k, v in model.named_modules() if isinstance(v, PROBABILITIES)}
+    with torch.no_grad():
+        _, seen = calls(model, last, trial.images.clone())
+    for call in seen:
+        if torch.equal(call.output, trial.logits):
+            kind = type(last[call.name]).__name__
+            raise UserError(f"the model ends with a {kind} ('{call.name}'); take it off and leave it to the loss")
+
+
 def _doubles(model: nn.Module, trial: Trial, heads: Sequence[Head]) -> bool:
     """Whether the model gives its answer twice, side by side, when these layers do."""
     layers = {head.name: model.get_submodule(head.name) for head in heads}
     try:
         for head in heads:
-            replace(model, head.name, Heads([layers[head.name]] * 2, head.dim))
+            replace(model, head.name, Heads([layers[head.name]] * 2, head.dim, head.follows))
         with torch.no_grad():
             logits = logits_of(model(trial.images.clone()))
         if logits.numel() != 2 * trial.logits.numel():
@@ -123,7 +139,8 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
 
 def leaves(model: nn.Module) -> dict[str, nn.Module]:
     """What can be a head: layers with weights of their own."""
-    return {name: layer for name, layer in model.named_modules() if name and any(True for _ in layer.parameters(False))}
+    own = {name: layer for name, layer in model.named_modules() if name}
+    return {k: v for k, v in own.items() if is_parametrized(v) or any(True for _ in v.parameters(False))}
 
 
 def _named(model: nn.Module, names: Sequence[str], role: str) -> dict[str, nn.Module]:
@@ -132,6 +149,11 @@ def _named(model: nn.Module, names: Sequence[str], role: str) -> dict[str, nn.Mo
         if not name or name not in known:
             raise unknown(f"{role} layer", name, [n for n in known if n])
     return {name: known[name] for name in names}
+
+
+def _vectors(layer: nn.Module) -> bool:
+    """A normalisation, or a scale: heads of these alone would share all that tells classes apart."""
+    return all(parameter.dim() < 2 for parameter in layer.parameters())
 
 
 def _encodes(layer: nn.Module, output: Tensor) -> bool:

@@ -30,7 +30,7 @@ class Copies(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "copies":  # not there yet
+            if name == "copies" or name.startswith("__"):  # not there yet; how to copy or pickle it is its own affair
                 raise
             return getattr(self.copies[0], name)
 
@@ -79,14 +79,20 @@ class Encoders(Copies):
 
 
 class Heads(Copies):
-    """M heads, their answers side by side along the classes."""
+    """M heads, their answers side by side along the classes.
 
-    def __init__(self, copies: Sequence[nn.Module], dim: int) -> None:
+    follows: it comes after other heads, as a normalisation of answers does, and each copy reads its member's answers.
+    """
+
+    def __init__(self, copies: Sequence[nn.Module], dim: int, follows: bool = False) -> None:
         super().__init__(copies)
         self.dim = dim
+        self.follows = follows
 
     def forward(self, features: Tensor) -> Tensor:
-        return torch.cat([copy(features) for copy in self.copies], dim=self.dim)
+        count = len(self.copies)
+        given = features.chunk(count, dim=self.dim) if self.follows else [features] * count
+        return torch.cat([copy(x) for copy, x in zip(self.copies, given, strict=True)], dim=self.dim)
 
 
 def to_maps(encoded: Tensor, layout: str, coefficients: Tensor) -> Tensor:

@@ -67,9 +67,23 @@ def try_out(model: nn.Module, size: Size | None) -> Trial:
             raise UserError(
                 f"the model answers 2 images of {shape} with {tuple(logits.shape)}; a classifier gives (2, K)"
             )
+        if logits.shape[1] < 2:
+            raise UserError("the model gives one number an image; MixMo needs a classifier, with an answer a class")
+        if not logits.isfinite().all():
+            raise UserError("the model answers NaN or infinity to random images; check its weights")
         return Trial(images, logits)
     said = " ".join(problem.split())[:200]
     raise UserError(f"the model takes no image of a size tried; give size=(C, H, W) (it said, for {said})")
+
+
+def check_runs(model: nn.Module, size: Size | None) -> None:
+    """Refuses what cannot be run at all."""
+    if size is not None and (not isinstance(size, tuple | list) or len(size) != 3 or min(size) < 1):
+        raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
+    if any(nn.parameter.is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
+        raise UserError("the model has lazy layers that do not know their shape yet; run it on an image once")
+    if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):
+        raise UserError("the model is on the meta device, where it cannot be run; build it on the CPU")
 
 
 def sample(model: nn.Module, size: Size) -> Tensor:

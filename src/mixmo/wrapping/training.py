@@ -26,10 +26,11 @@ def single_output(model: nn.Module, trial: Trial, chosen: bool) -> None:
                 output, seen = calls(model, layers, trial.images.clone())
         except Exception:  # a model that does not train on two images trains on more
             return
-        if _answers(output) < 2:
+        answers = _answers(output)
+        if len(answers) < 2:
             return
-        classes = trial.logits.shape[1]
-        heads = [call.name for call in seen if class_dim(layers[call.name], call.output, classes)]
+        counts = {answer.shape[-1] for answer in answers if answer.dim()}
+        heads = [call.name for call in seen if any(class_dim(layers[call.name], call.output, k) for k in counts)]
         if not chosen:
             raise UserError(
                 f"the model gives several answers in training, by {', '.join(dict.fromkeys(heads))}; name the head "
@@ -48,9 +49,7 @@ def single_output(model: nn.Module, trial: Trial, chosen: bool) -> None:
                     buffer.copy_(kept[name])
 
 
-def _answers(output: Any) -> int:
-    """How many tensors a model returns."""
-    if isinstance(output, Tensor):
-        return 1
+def _answers(output: Any) -> list[Tensor]:
+    """The tensors that a model returns."""
     values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else [output]
-    return sum(isinstance(value, Tensor) for value in values)
+    return [value for value in values if isinstance(value, Tensor)]

@@ -81,11 +81,17 @@ class Wrapped(Ensemble):
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a classifier returns: a tensor, `.logits`, or the first of several."""
+    """The logits in what a classifier returns: a tensor, `.logits`, ["logits"], or the first of several."""
     if isinstance(output, Tensor):
         return output
     if isinstance(getattr(output, "logits", None), Tensor):
         return output.logits  # type: ignore[no-any-return]
+    if isinstance(output, dict) and isinstance(output.get("logits"), Tensor):
+        return output["logits"]  # type: ignore[no-any-return]
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
         return output[0]
-    raise UserError(f"the model returns a {type(output).__name__}; a classifier returns logits (N, K)")
+    keys = f" with {', '.join(map(str, output))}" if isinstance(output, dict) else ""
+    raise UserError(
+        f"the model returns a {type(output).__name__}{keys}; a classifier returns logits (N, K), by themselves "
+        "or as 'logits'"
+    )
