@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import mixmo
 from mixmo import data
@@ -333,10 +333,21 @@ def test_command_states_what_a_precision_costs(
     assert about["precision"] == precision
 
 
-def test_attention_with_a_bias(tmp_path: Path) -> None:
-    """Which torch's exporter refuses in its fused form."""
-    import timm
+class Attentive(nn.Module):
+    """Attention within two halves of the image: five dimensions, and a bias."""
 
-    options = {"img_size": 32, "embed_dim": 48, "depth": 1, "num_heads": 2, "num_classes": 3}
-    net = mixmo.wrap(timm.create_model("beit_base_patch16_224", **options), members=2).eval()
-    assert export(net, tmp_path / "net.onnx").difference < 1e-5
+    def __init__(self, biased: bool) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 24, 4, 4), nn.Linear(8, 3)
+        self.bias = nn.Parameter(torch.randn(8, 8)) if biased else None
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.stem(images).flatten(2).transpose(1, 2).unflatten(1, (2, 1, -1)).chunk(3, -1)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, self.bias)
+        return self.head(mixed.mean((1, 2, 3)))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_in_shapes_that_the_exporter_refuses(tmp_path: Path, biased: bool) -> None:
+    net = mixmo.wrap(Attentive(biased), members=2, size=(3, 16, 16)).eval()
+    assert export(net, tmp_path / "net.onnx", size=(3, 16, 16)).difference < 1e-5

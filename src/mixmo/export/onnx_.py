@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixmo.errors import UserError
 from mixmo.export.metadata import INPUT, OUTPUTS, Metadata
@@ -37,10 +36,14 @@ def write(program: "ExportedProgram", metadata: Metadata, path: Path, calibratio
     """The program as an ONNX file of the precision that `metadata` names; int8 takes its ranges from `calibration`."""
     import onnx
 
-    # Fused attention with a bias gives tensors whose strides the exporter cannot view; plain attention does not.
-    with quiet(), sdpa_kernel(SDPBackend.MATH):
+    with quiet():
         written = torch.onnx.export(
-            program, input_names=[INPUT], output_names=list(OUTPUTS), dynamo=True, optimize=True, verbose=False
+            plain_attention(program),
+            input_names=[INPUT],
+            output_names=list(OUTPUTS),
+            dynamo=True,
+            optimize=True,
+            verbose=False,
         )
     assert written is not None
     model = written.model_proto
@@ -56,6 +59,44 @@ def write(program: "ExportedProgram", metadata: Metadata, path: Path, calibratio
     onnx.helper.set_model_props(model, metadata.to_strings())
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
+
+
+def plain_attention(program: "ExportedProgram") -> "ExportedProgram":
+    """Attention as two products and a softmax: torch's exporter knows its fused form for some shapes only."""
+    fused = torch.ops.aten.scaled_dot_product_attention.default
+    if not any(node.target is fused for node in program.graph.nodes):
+        return program
+    return program.run_decompositions({fused: attention})  # type: ignore[no-any-return]
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch's scaled_dot_product_attention at test time, by its definition.
+
+    >>> q, k, v = torch.randn(3, 2, 4, 5, 8).unbind(0)
+    >>> expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    >>> torch.allclose(attention(q, k, v, is_causal=True), expected, atol=1e-6)
+    True
+    """
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None:
+        hidden = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if hidden else scores + attn_mask
+    return scores.softmax(-1) @ value
 
 
 def tidy(model: Any) -> None:
