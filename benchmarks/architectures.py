@@ -220,6 +220,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         count=len(rows),
         good=len(good),
         automatic=len(automatic),
+        exported=sum(isinstance(row.get("onnx"), float) for row in rows),
         share=100 * len(automatic) / max(1, len(rows)),
         kinds=", ".join(KINDS),
     )
@@ -239,7 +240,7 @@ def line(row: dict[str, Any]) -> str:
     cells += [str(row["stride"]), f"{row['start']:.0e}", f"{len(row['masks'])}/{len(KINDS)}", f"{row['apart']:.0e}"]
     cells.append(f"{row['fold']:.0e}" if isinstance(row["fold"], float) else "refused")
     exported = row.get("onnx", "")
-    cells.append(f"{exported:.0e}" if isinstance(exported, float) else exported.replace("|", "/")[:60])
+    cells.append(f"{exported:.0e}" if isinstance(exported, float) else "refused" if exported else "")
     return f"| {' | '.join(cells)} |"
 
 
@@ -261,7 +262,9 @@ of each family of timm, torchvision and pytorchcv's CIFAR networks, with random 
 - apart: how far the two members' answers to one image are from each other after these steps;
 - fold: the largest difference `mixmo.fold` makes; "refused" where the stem is not linear in its weights (weight
   standardisation), and the network is used as it is;
-- ONNX: the largest difference of the exported file, run by onnxruntime, from PyTorch; empty where it was not tried.
+- ONNX: the largest difference of the exported file, run by onnxruntime, from PyTorch; {exported} of {count} are written.
+  Refused: what torch cannot trace for any batch (Gemma 4, FractalNet), what onnxruntime does not load (Shake-Shake), and
+  BiT, of which torch's file answers otherwise than PyTorch, without mixmo too.
 
 Differences are relative to the largest logit. With random weights some deep networks (CaiT, Inception, Xception) hardly
 react to the image, so that their "start" says little; what the stems give together is compared with the original
