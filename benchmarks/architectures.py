@@ -262,9 +262,9 @@ of each family of timm, torchvision and pytorchcv's CIFAR networks, with random 
 - apart: how far the two members' answers to one image are from each other after these steps;
 - fold: the largest difference `mixmo.fold` makes; "refused" where the stem is not linear in its weights (weight
   standardisation), and the network is used as it is;
-- ONNX: the largest difference of the exported file, run by onnxruntime, from PyTorch; {exported} of {count} are written. Refused:
-  what torch cannot trace for any batch (Gemma 4, FractalNet), what onnxruntime does not load (Shake-Shake), and BiT, of
-  which torch's file answers otherwise than PyTorch, without mixmo too.
+- ONNX: the largest difference of the exported file, run by onnxruntime, from PyTorch; {exported} of {count} written.
+  Refused: what torch cannot trace for any batch (Gemma 4, FractalNet), what onnxruntime does not load (Shake-Shake),
+  and BiT, of which torch's file answers otherwise than PyTorch, without mixmo too.
 
 Differences are relative to the largest logit. With random weights some deep networks (CaiT, Inception, Xception) hardly
 react to the image, so that their "start" says little; what the stems give together is compared with the original
