@@ -26,7 +26,7 @@ def recipes() -> dict[str, str]:
 
 def summary(name: str) -> str:
     method = name.partition("/")[2]
-    fast = "; fast: a schedule for about 25 minutes on an H200" if method.endswith(SUFFIX) else ""
+    fast = "; fast: a short schedule, to fit with --minutes" if method.endswith(SUFFIX) else ""
     return METHODS[method.removesuffix(SUFFIX)].summary + fast
 
 
