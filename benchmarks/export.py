@@ -2,10 +2,11 @@
 
     python benchmarks/export.py [--models wrn28_2 wrn28_10] [--formats onnx pt2] [--batches 1 32] [--pairs 200]
 
-The single network is an ordinary one (M = 1) that gives its probabilities and nothing else, without metadata. The
-ensemble has two members, is folded, and gives all four outputs. Both files run on one thread. They are called in turn,
-and each pair of calls gives one ratio: what slows the machine for a while slows both. The processor's time is taken, so
-that other programs count little; the first tenth of the pairs does not count.
+The single network is an ordinary one (M = 1) that gives its probabilities and nothing else, without metadata, as torch
+writes it; with --alike as this package writes .pt2 files: channels last, the graph compressed. The ensemble has two
+members, is folded, and gives all four outputs. Both files run on one thread. They are called in turn, and each pair of
+calls gives one ratio: what slows the machine for a while slows both. The processor's time is taken, so that other
+programs count little; the first tenth of the pairs does not count.
 """
 
 import argparse
@@ -35,15 +36,19 @@ class Single(nn.Module):
         return probabilities
 
 
-def export_single(name: str, path: Path) -> None:
+def export_single(name: str, path: Path, alike: bool) -> None:
     """The plain export of an ordinary network, without the tracer's notes, as in ours."""
     net = Single(mixmo.create(name, classes=CLASSES, members=1)).eval()
+    if alike:
+        net = net.to(memory_format=torch.channels_last)
     batch = torch.export.Dim("batch", min=1)
     with onnx_.quiet():
         program = torch.export.export(net, (torch.rand(2, *SIZE),), dynamic_shapes=({0: batch},))
         if path.suffix == ".pt2":
             pt2.tidy(program)
             torch.export.save(program, path)
+            if alike:
+                pt2.compress(path)
             return
         written = torch.onnx.export(program, input_names=[INPUT], output_names=["probs"], dynamo=True, verbose=False)
     model = written.model_proto
@@ -82,6 +87,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--most-seconds", type=float, default=60.0, help="for each row")
+    parser.add_argument("--alike", action="store_true", help="the single .pt2 file as this package writes its own")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(
@@ -93,7 +99,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 single, ensemble = Path(folder) / f"single.{suffix}", Path(folder) / f"ensemble.{suffix}"
                 torch.manual_seed(0)
-                export_single(model, single)
+                export_single(model, single, given.alike)
                 names = [f"class {k}" for k in range(CLASSES)]
                 statistics_ = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
                 net = mixmo.create(model, classes=CLASSES, members=2)

@@ -205,6 +205,19 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pyt
     assert not list(tmp_path.iterdir())
 
 
+def test_pt2_files_are_small_and_fast(files: dict[str, Path]) -> None:
+    """The graph's text compressed, no images inside, filters channels last."""
+    with zipfile.ZipFile(files["pt2"]) as archive:
+        entries = {entry.filename.split("/", 1)[1]: entry for entry in archive.infolist()}
+    graph = entries["models/model.json"]
+    assert graph.compress_size < graph.file_size / 10
+    assert entries["data/sample_inputs/model.pt"].file_size < 2000
+    program = torch.export.load(files["pt2"])
+    filters = [tensor for tensor in program.state_dict.values() if tensor.dim() == 4 and min(tensor.shape[2:]) > 1]
+    assert filters
+    assert all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in filters)
+
+
 def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "net.pt2"
     path.write_text("precious")

@@ -10,15 +10,18 @@ from mixmo.models.network import Ensemble, Network
 
 
 class Joined(nn.Module):
-    """A folded Network as the ordinary network that it is: one encoder, the core, one dense layer for all heads."""
+    """A folded Network as the ordinary network that it is: one encoder, the core, one dense layer for all heads.
 
-    def __init__(self, net: Network) -> None:
+    The temperature is in the dense layer's weights.
+    """
+
+    def __init__(self, net: Network, temperature: float) -> None:
         super().__init__()
         self.encoder, self.core = net.encoders[0], net.core
         self.answers = net.answers
         weight, bias = (torch.cat([head.get_parameter(name) for head in net.heads]) for name in ("weight", "bias"))
         self.head = nn.Linear(weight.shape[1], weight.shape[0])
-        self.head.load_state_dict({"weight": weight, "bias": bias})
+        self.head.load_state_dict({"weight": weight / temperature, "bias": bias / temperature})
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         answers_NMK: Tensor = self.head(self.core(self.encoder(images_NCHW))).unflatten(1, (self.answers, -1))
@@ -28,12 +31,13 @@ class Joined(nn.Module):
 class Members(nn.Module):
     """Any other Ensemble."""
 
-    def __init__(self, net: Ensemble) -> None:
+    def __init__(self, net: Ensemble, temperature: float) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.temperature = net, temperature
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
-        return self.net.each(images_NCHW).transpose(0, 1)
+        answers_NMK = self.net.each(images_NCHW).transpose(0, 1)
+        return answers_NMK if self.temperature == 1 else answers_NMK / self.temperature
 
 
 class Deployed(nn.Module):
@@ -53,8 +57,7 @@ class Deployed(nn.Module):
         """With `mean` and `std`, the graph takes pixels in 0..1 and normalises them."""
         super().__init__()
         single = isinstance(net, Network) and net.members == 1 and all(isinstance(h, nn.Linear) for h in net.heads)
-        self.net = Joined(net) if single else Members(net)  # type: ignore[arg-type]
-        self.temperature = temperature
+        self.net = Joined(net, temperature) if single else Members(net, temperature)  # type: ignore[arg-type]
         self.normalises = bool(mean)
         if self.normalises:
             # One multiplication and one addition: (x - mean) / std = x * scale + shift.
@@ -67,18 +70,11 @@ class Deployed(nn.Module):
             images = images * self.get_buffer("scale") + self.get_buffer("shift")
         narrow = next(self.net.parameters()).dtype != images.dtype  # asked first: a graph keeps every conversion
         z_NMK: Tensor = self.net(images.bfloat16()).float() if narrow else self.net(images)
-        if self.temperature != 1:
-            z_NMK = z_NMK / self.temperature
-        log_NMK = z_NMK.log_softmax(-1)
-        members_NMK = log_NMK.exp()
-        if z_NMK.shape[1] == 1:  # exactly zero, as rounding would rank the samples
-            log_NK, information_N = log_NMK[:, 0], torch.zeros_like(z_NMK[:, 0, 0])
-        else:
-            log_NK = z_NMK.mean(1).log_softmax(-1)
-            mean_NK = members_NMK.mean(1)
-            log_mean_NK = mean_NK.clamp_min(torch.finfo(mean_NK.dtype).tiny).log()  # 0 log 0 = 0
-            own_N = (members_NMK * log_NMK).sum((1, 2)) / z_NMK.shape[1]
-            information_N = (own_N - (mean_NK * log_mean_NK).sum(-1)).clamp_min(0)
-        probs_NK = log_NK.exp()
-        entropy_N = -(probs_NK * log_NK).sum(-1)
-        return dict(zip(OUTPUTS, (probs_NK, members_NMK, entropy_N, information_N), strict=True))
+        # Few operations on many rows: run one by one, as .pt2 files are, each costs the same however small it is.
+        members = z_NMK.shape[1]
+        p_NMK = torch.cat((z_NMK, z_NMK.mean(1, keepdim=True)), 1).softmax(-1)
+        members_NMK, probs_NK = p_NMK.narrow(1, 0, members), p_NMK.select(1, members)
+        p_NMK = torch.cat((p_NMK, members_NMK.mean(1, keepdim=True)), 1)
+        h_NM = torch.special.entr(p_NMK).sum(-1)  # of the members, the ensemble, the members' mean
+        information_N = (h_NM.select(1, members + 1) - h_NM.narrow(1, 0, members).mean(1)).clamp_min(0)
+        return dict(zip(OUTPUTS, (probs_NK, members_NMK, h_NM.select(1, members), information_N), strict=True))

@@ -38,7 +38,7 @@ def write(program: "ExportedProgram", metadata: Metadata, path: Path, calibratio
 
     with quiet():
         written = torch.onnx.export(
-            plain_attention(program),
+            plain(program),
             input_names=[INPUT],
             output_names=list(OUTPUTS),
             dynamo=True,
@@ -61,12 +61,20 @@ def write(program: "ExportedProgram", metadata: Metadata, path: Path, calibratio
     path.write_bytes(model.SerializeToString())
 
 
-def plain_attention(program: "ExportedProgram") -> "ExportedProgram":
-    """Attention as two products and a softmax: torch's exporter knows its fused form for some shapes only."""
-    fused = torch.ops.aten.scaled_dot_product_attention.default
-    if not any(node.target is fused for node in program.graph.nodes):
-        return program
-    return program.run_decompositions({fused: attention})  # type: ignore[no-any-return]
+def plain(program: "ExportedProgram") -> "ExportedProgram":
+    """The program in operations that torch's exporter knows, and writes in few words."""
+    aten = torch.ops.aten
+    known = {aten.scaled_dot_product_attention.default: attention, aten.special_entr.default: entropies}
+    return program.run_decompositions(known)  # type: ignore[no-any-return]
+
+
+def entropies(p: Tensor) -> Tensor:
+    """torch's special.entr of probabilities: -p log p, and 0 at 0.
+
+    >>> entropies(torch.tensor([0.0, 0.5, 1.0])).tolist() == torch.special.entr(torch.tensor([0.0, 0.5, 1.0])).tolist()
+    True
+    """
+    return -p * p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
 
 def attention(

@@ -42,8 +42,9 @@ def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor |
         if path.suffix == ".onnx":
             onnx_.write(traced(graph, metadata.size), metadata, path, calibration)
             return onnx_.Session(path)
+        graph = copy.deepcopy(graph)
+        graph.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on processors and GPUs
         if metadata.precision == "bf16":
-            graph = copy.deepcopy(graph)
             graph.net.bfloat16()
         pt2.write(traced(graph, metadata.size), metadata, path)
         return pt2.Session(path)
