@@ -8,11 +8,13 @@ checkpoints/         to resume from
 last.safetensors     final weights;  best.safetensors: those of the best epoch
 logits-last.safetensors, logits-best.safetensors    every head's test logits (heads, N, K) and the labels
 scores.json          what `mixmo eval` prints
+.lock                held by the process that trains
 """
 
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +35,7 @@ from mixmo.errors import UserError
 from mixmo.recipes.schema import Recipe
 
 WHICH = ("last", "best")
+LOCK = ".lock"
 
 
 class Run:
@@ -127,8 +130,40 @@ class Run:
         return [self.path] if count == 1 else [self.path / str(i) for i in range(count)]
 
     @property
+    def begun(self) -> bool:
+        """Whether anything was trained."""
+        return any((path / "checkpoints").is_dir() or Run(path).metrics() for path in self.networks())
+
+    @property
     def finished(self) -> bool:
         return all((path / "scores.json").is_file() for path in self.networks())
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """The right to write here, for one process at a time. The system takes it back however the process ends."""
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        with (self.path / LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"another process is training {self.path}; wait until it has ended, or give another --out"
+                ) from error
+            yield
+
+    @contextmanager
+    def gone_unless_begun(self) -> Iterator[None]:
+        """What fails before anything was trained leaves no folder behind that a second try would stumble over."""
+        try:
+            yield
+        except BaseException:
+            if not self.begun:
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
 
 def plain(recipe: Recipe) -> dict[str, Any]:

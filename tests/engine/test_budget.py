@@ -63,6 +63,8 @@ def test_resuming_keeps_what_was_fitted(tmp_path: Path) -> None:
     runtime = Runtime(device="cpu", quiet=True, minutes=0.25)
     epochs = train(SMALL, tmp_path / "run", runtime, until=5).recipe.epochs
     assert train(SMALL, tmp_path / "run", runtime, resume=True, until=6).recipe.epochs == epochs
+    with pytest.raises(UserError, match="resume with its own, with --minutes if it was made so"):
+        train(SMALL, tmp_path / "run", Runtime(device="cpu", quiet=True), resume=True)
 
 
 def test_average_follows_the_weights() -> None:

@@ -107,6 +107,24 @@ def test_a_run_s_own_metrics(runs: list[Run], tmp_path: Path) -> None:
         assert all(not isinstance(value, str) for _, value in flat(json.loads(numbers)))
 
 
+def test_one_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
+    class Gone(Recorder):
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            self.calls.append(step)
+            raise ConnectionError("no route to the server\nand more")
+
+    gone, other = Gone(), Recorder()
+    loggers = Loggers([gone, "csv", other], tmp_path)
+    loggers.start(HYPERPARAMETERS)
+    with pytest.warns(UserWarning, match=r"^Gone failed \(no route to the server\) and is told nothing more$"):
+        loggers.log(lines(1)[0])
+    loggers.log(lines(2)[1])
+    loggers.finish()
+    assert gone.calls == [HYPERPARAMETERS, 10]
+    assert [call[0] for call in other.calls[1:-1]] == [10, 20]
+    assert len(in_csv(tmp_path)) == 2
+
+
 def test_a_class_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Placed(Recorder):
         def __init__(self, save_dir: str) -> None:

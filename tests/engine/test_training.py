@@ -303,6 +303,48 @@ def test_refuses_to_overwrite(finished: Run) -> None:
     assert sorted(path.name for path in finished.path.iterdir()) == before
 
 
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    train(SMALL, tmp_path / "run", RUNTIME, until=3)
+    with (
+        Run.open(tmp_path / "run").claimed(),
+        pytest.raises(UserError, match=r"another process is training \S+run; wait"),
+    ):
+        train(SMALL, tmp_path / "run", RUNTIME, resume=True)
+    train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4)  # once the other has gone
+
+
+def test_what_fails_before_the_first_step_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    hopeless = Runtime(device="cpu", quiet=True, minutes=1e-6)
+    with pytest.raises(UserError, match="minutes leave"):
+        train(SMALL, out, hopeless)
+    assert not out.exists()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "train_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(SMALL, out, RUNTIME)
+    assert not out.exists()
+    with pytest.raises(KeyboardInterrupt):  # as a whole
+        train(SMALL.replace(networks=2), out, RUNTIME)
+    assert not out.exists()
+
+
+def test_what_fails_later_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(SMALL, tmp_path / "run", RUNTIME, until=3)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "train_epoch", broken)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            train(SMALL, tmp_path / "run", RUNTIME, resume=True)
+    assert train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4).begun
+
+
 def test_refuses_to_resume_another_recipe(finished: Run) -> None:
     with pytest.raises(UserError, match=r"another recipe \(width 1 -> 2"):
         train(SMALL.replace(width=2), finished.path, RUNTIME, resume=True)

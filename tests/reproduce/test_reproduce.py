@@ -18,7 +18,6 @@ from mixmo.evaluation import score_runs
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import scores
 from mixmo.reproduce.cost import h200
-from mixmo.reproduce.execute import claimed
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
 from mixmo.runs import Run
@@ -219,13 +218,12 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
     out, (first, second, third) = tmp_path / "out", recipes("best-ensembles")
     (out / "runs" / run_name(first)).mkdir(parents=True)
     (out / "runs" / run_name(first) / "notes.txt").write_text("mine")
-    with claimed(out / "runs" / run_name(second)) as ours:
-        assert ours
+    with Run.create(out / "runs" / run_name(second), second).claimed():
         status = main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--out", str(out)])
     errors = capsys.readouterr().err
     assert status == 2
     assert "exists already" in errors
-    assert "another process is training it" in errors
+    assert "another process is training" in errors
     assert "2 of 3 runs failed and are missing above" in errors
     assert Run(out / "runs" / run_name(third)).finished
 

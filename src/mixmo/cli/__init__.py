@@ -66,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as done:  # --help
         return int(done.code or 0)
     except KeyboardInterrupt:
+        if not rank():
+            print("mixmo: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

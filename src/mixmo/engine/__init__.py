@@ -1,7 +1,7 @@
 """Training: schedule, batches, step, loop, checkpoints."""
 
-from mixmo.engine.loop import train
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.signals import Stopped
+from mixmo.engine.training import train
 
 __all__ = ["Runtime", "Stopped", "train"]

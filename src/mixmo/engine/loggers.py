@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -46,21 +47,35 @@ class Loggers:
             shutil.rmtree(self.folder / name, ignore_errors=True)
         self.ours = [built_in(name, self.folder) for name in self.names]
         for logger in (*self.ours, *([] if logged else self.others)):
-            with contextlib.suppress(NotImplementedError):  # a CSV file has no place for them
+            with self.harmless(logger), contextlib.suppress(NotImplementedError):  # a CSV file has no place for them
                 logger.log_hyperparams(dict(hyperparameters))
         for line in logged:
             for logger in self.ours:
-                logger.log_metrics(dict(flat(line)), line["step"])
+                with self.harmless(logger):
+                    logger.log_metrics(dict(flat(line)), line["step"])
 
     def log(self, line: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""
         for logger in (*self.ours, *self.others):
-            logger.log_metrics(dict(flat(line)), line["step"])
+            with self.harmless(logger):
+                logger.log_metrics(dict(flat(line)), line["step"])
 
     def finish(self, status: str = "success") -> None:
         """Flush and close: "success", or "failed" or "interrupted", as Lightning has it."""
         for logger in (*self.ours, *self.others):
-            logger.finalize(status)
+            with self.harmless(logger):
+                logger.finalize(status)
+
+    @contextlib.contextmanager
+    def harmless(self, logger: Logger) -> Iterator[None]:
+        """A logger whose server is gone, say, is left out from then on; the training goes on."""
+        try:
+            yield
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warnings.warn(f"{type(logger).__name__} failed ({reason}) and is told nothing more", stacklevel=2)
+            self.ours = [other for other in self.ours if other is not logger]
+            self.others = [other for other in self.others if other is not logger]
 
 
 def flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

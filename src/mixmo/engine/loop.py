@@ -1,19 +1,15 @@
-"""Training from a recipe to a finished run directory; stopped at any time, it resumes to the same result."""
+"""One training, step by step, epoch by epoch; stopped at any time, it resumes to the same result."""
 
-import dataclasses
 import json
 import math
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mixmo import data
 from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches
 from mixmo.engine.budget import fitted, measure
@@ -21,14 +17,10 @@ from mixmo.engine.checkpoint import Checkpoints, State
 from mixmo.engine.distributed import World, lost, synchronise
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.prepare import (
-    check_fit,
-    check_world,
     describe,
     fresh_network,
     hold_out,
     image_size,
-    open_or_create,
-    singles,
 )
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
@@ -46,44 +38,6 @@ from mixmo.runs import Run, environment, halve, plain
 from mixmo.types import Dataset, Split
 
 AGREE = 16  # steps between two questions to the other processes whether to stop
-
-
-def train(
-    recipe: Recipe,
-    out: Path,
-    runtime: Runtime | None = None,
-    *,
-    resume: bool = False,
-    until: int | None = None,
-    loggers: Sequence[Logger] = (),
-) -> Run:
-    """Train a recipe into the folder `out`, or up to step `until`. With `resume`, continue what is there.
-
-    `loggers` are told of every scored epoch: anything with Lightning's logger interface, beside `runtime.logger`.
-    Several networks are runs of their own in folders 0, 1, ... of `out`, with seeds that follow each other.
-    """
-    began = time.monotonic()
-    runtime = runtime or Runtime()
-    device, world = runtime.resolve(), runtime.world()
-    check_world(recipe, world)
-    with world.first():
-        dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
-        check_fit(recipe, dataset)
-        run = open_or_create(recipe, out, resume or not world.writes, fitted=runtime.minutes is not None)
-    if run.finished:
-        return run
-    if recipe.networks == 1:
-        trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
-        if runtime.minutes is not None and trainer.state.step == 0:
-            trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
-        trainer.run(until)
-        return run
-    share = None if runtime.minutes is None else runtime.minutes / recipe.networks
-    for i, (path, one) in enumerate(zip(run.networks(), singles(recipe), strict=True)):
-        if not runtime.quiet and world.writes:
-            print(f"network {i + 1} of {recipe.networks}", file=sys.stderr)
-        train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until, loggers=loggers)
-    return run
 
 
 class Trainer:

@@ -32,8 +32,11 @@ def open_or_create(recipe: Recipe, out: Path, resume: bool, fitted: bool = False
     ours, theirs = plain(recipe), plain(run.recipe)
     different = [f"{key} {theirs[key]} -> {ours[key]}" for key in ours if ours[key] != theirs[key]]
     if different:
+        budget = all(change.split()[0] in ("epochs", "warmup") for change in different)
+        hint = ", with --minutes if it was made so" if budget else ""
         raise UserError(
-            f"{out} is a run of another recipe ({', '.join(different)}); resume with its own, or give another --out"
+            f"{out} is a run of another recipe ({', '.join(different)}); resume with its own{hint}, "
+            "or give another --out"
         )
     return run
 

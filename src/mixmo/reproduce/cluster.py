@@ -13,7 +13,7 @@ from typing import Any
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.errors import UserError
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce.execute import BUSY, Failures, claimed, say
+from mixmo.reproduce.execute import Failures, say
 from mixmo.reproduce.store import Store
 from mixmo.runs import Run
 
@@ -65,10 +65,7 @@ def check_address(address: str) -> None:
 
 def train_task(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
     """What a worker does: begin a run, or resume it."""
-    with claimed(folder) as ours:
-        if not ours:
-            raise UserError(BUSY)
-        train(recipe, folder, runtime, resume=True)
+    train(recipe, folder, runtime, resume=True)
 
 
 def run_on_ray(

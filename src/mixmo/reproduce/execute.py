@@ -1,9 +1,7 @@
 """Train the missing runs here, one after the other."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.errors import UserError
@@ -11,33 +9,11 @@ from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.store import Store
 
 Failures = dict[Recipe, str]
-BUSY = "another process is training it; the same command makes the table when that has finished"
 
 
 def say(text: str) -> None:
     """Progress goes to standard error, so that standard output stays for tables."""
     print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[bool]:
-    """Whether this process may train into a folder: several commands with one --out share their runs.
-
-    The system lets go of the claim when the process ends, however it ends.
-    """
-    if sys.platform == "win32":
-        yield True
-        return
-    import fcntl
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failures:
@@ -52,10 +28,7 @@ def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failu
         folder = store.folder(recipe)
         say(f"run {number} of {len(recipes)}: {folder.name}{' (resumed)' if store.begun(recipe) else ''}")
         try:
-            with claimed(folder) as ours:
-                if not ours:
-                    raise UserError(BUSY)
-                train(recipe, folder, runtime, resume=True)
+            train(recipe, folder, runtime, resume=True)
         except UserError as error:
             failures[recipe] = str(error)
             say(f"{folder.name} failed: {error}")

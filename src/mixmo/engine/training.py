@@ -1,0 +1,60 @@
+"""From a recipe to a finished run directory."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from mixmo import data
+from mixmo.engine.loggers import Logger
+from mixmo.engine.loop import Trainer
+from mixmo.engine.prepare import check_fit, check_world, open_or_create, singles
+from mixmo.engine.runtime import Runtime
+from mixmo.recipes.schema import Recipe
+from mixmo.runs import Run
+
+
+def train(
+    recipe: Recipe,
+    out: Path,
+    runtime: Runtime | None = None,
+    *,
+    resume: bool = False,
+    until: int | None = None,
+    loggers: Sequence[Logger] = (),
+) -> Run:
+    """Train a recipe into the folder `out`, or up to step `until`. With `resume`, continue what is there.
+
+    `loggers` are told of every scored epoch: anything with Lightning's logger interface, beside `runtime.logger`.
+    Several networks are runs of their own in folders 0, 1, ... of `out`, with seeds that follow each other.
+    """
+    began = time.monotonic()
+    runtime = runtime or Runtime()
+    device, world = runtime.resolve(), runtime.world()
+    check_world(recipe, world)
+    with ExitStack() as held:
+        with world.first():
+            dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
+            check_fit(recipe, dataset)
+            new = not (out / "recipe.yaml").exists()
+            run = open_or_create(recipe, out, resume or not world.writes, fitted=runtime.minutes is not None)
+            if run.finished:
+                return run
+            if world.writes:
+                held.enter_context(run.claimed())
+        if world.writes and new:
+            held.enter_context(run.gone_unless_begun())
+        if recipe.networks == 1:
+            trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
+            if runtime.minutes is not None and trainer.state.step == 0:
+                trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
+            trainer.run(until)
+            return run
+        share = None if runtime.minutes is None else runtime.minutes / recipe.networks
+        for i, (path, one) in enumerate(zip(run.networks(), singles(recipe), strict=True)):
+            if not runtime.quiet and world.writes:
+                print(f"network {i + 1} of {recipe.networks}", file=sys.stderr)
+            train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until, loggers=loggers)
+    return run
