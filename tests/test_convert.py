@@ -87,6 +87,9 @@ def test_refused() -> None:
     net = wrapped(2)
     with pytest.raises(mixmo.UserError, match="members = 0"):
         mixmo.convert(net, members=0)
+    for given in ({"members": 2.5}, {"members": "3"}, {"classes": 1}, {"classes": True}):
+        with pytest.raises(mixmo.UserError, match="a whole number of them"):
+            mixmo.convert(net, **given)  # type: ignore[arg-type]
     with pytest.raises(mixmo.UserError, match="folded from"):
         mixmo.convert(mixmo.fold(net), members=3)
     with pytest.raises(mixmo.UserError, match="concatenated"):
@@ -100,3 +103,13 @@ def test_what_the_network_was_about_is_forgotten() -> None:
     net.about = mixmo.About((3, 32, 32), (0.5,) * 3, (0.2,) * 3, classes=tuple("abcde"))
     assert mixmo.convert(net, members=3).about is None
     assert net.about is not None
+
+
+def test_a_model_that_counts_on_its_classes() -> None:
+    class Counts(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).view(-1, 5)
+
+    model = Counts(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    with pytest.raises(mixmo.UserError, match=r"cannot answer for 7 classes.*give it other classes, then wrap it"):
+        mixmo.convert(mixmo.wrap(model), classes=7)

@@ -235,6 +235,8 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
         ("none/net.pt2", {}, "none does not exist"),
         ("net.pt2", {"size": (3, 8, 8)}, r"cannot read images of size \(3, 8, 8\)"),
         ("net.pt2", {"size": (1, 8)}, "give channels, height and width"),
+        ("net.pt2", {"size": 8}, "give channels, height and width"),
+        ("net.pt2", {"temperature": "hot"}, "temperature = hot; it must be positive"),
         ("net.pt2", {"classes": ["a", "b"]}, "2 class names for a network of 10 classes"),
         ("net.pt2", {"mean": (0.5,)}, "give mean and std together"),
         ("net.pt2", {"mean": (0.5,) * 3, "std": (1.0,) * 3}, "mean has 3 and std 3 numbers, but the images have 1"),
@@ -269,7 +271,7 @@ def test_a_plain_model_is_refused(tmp_path: Path) -> None:
         export(torch.nn.Linear(2, 2), tmp_path / "net.pt2")  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_traced(tmp_path: Path) -> None:
+def test_what_cannot_be_traced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     class Moody(mixmo.Network):
         def each(self, images_NCHW: Tensor) -> Tensor:
             return super().each(images_NCHW) * (2 if images_NCHW.sum() > 0 else 1)
@@ -278,10 +280,72 @@ def test_what_cannot_be_traced(tmp_path: Path) -> None:
     net.__class__ = Moody
     with (
         pytest.warns(UserWarning, match="unfolded"),
-        pytest.raises(UserError, match=r"cannot be exported to .pt2 \(.*try the other"),
+        pytest.raises(UserError, match=r"torch.export cannot follow it \(.*\); let its forward not depend") as caught,
     ):
         export(net, tmp_path / "net.pt2", size=SIZE)
+    assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", "")  # the tracer prints its graph
+
+
+def test_an_operation_that_onnx_lacks(tmp_path: Path) -> None:
+    """The reason is the one at the bottom, and a sentence: torch's own message has headings and colours."""
+
+    class Inverts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            features = self.conv(x).flatten(2)
+            return self.head(torch.linalg.householder_product(features.mT, features.mean(2)).mean(1))
+
+    net = mixmo.wrap(Inverts(), size=(3, 6, 6))
+    with pytest.raises(
+        UserError, match=r"to \.onnx \(No ONNX function found for .*householder.*other format"
+    ) as caught:
+        export(net, tmp_path / "net.onnx")
+    assert str(caught.value).isprintable()
+    assert export(net, tmp_path / "net.pt2").difference <= 1e-4
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_model_that_takes_the_length_of_its_batch(tmp_path: Path, suffix: str) -> None:
+    """Python makes a plain number of len(), which the first way to trace takes for a fixed batch."""
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.token, self.head = (
+                nn.Conv2d(3, 8, 4, 4),
+                nn.Parameter(torch.randn(1, 1, 8)),
+                nn.Linear(8, 5),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.embed(x).flatten(2).transpose(1, 2)
+            return self.head(torch.cat([self.token.expand(len(x), -1, -1), tokens], 1).mean(1))
+
+    path = tmp_path / f"net.{suffix}"
+    net = mixmo.wrap(Tokens(), size=(3, 8, 8)).eval()
+    assert export(net, path).difference <= 1e-4
+    images = torch.randn(5, 3, 8, 8)
+    np.testing.assert_allclose(run_file(path, images)["probs"], net(images).softmax(-1).detach(), atol=1e-5)
+
+
+def test_weights_that_are_computed_are_written_as_they_are(tmp_path: Path) -> None:
+    """ONNX lacks what an orthogonal layer computes; and the network that is exported stays as it is."""
+    from torch.nn.utils.parametrizations import orthogonal, weight_norm
+
+    head = orthogonal(nn.Linear(8, 5))
+    model = nn.Sequential(weight_norm(nn.Conv2d(3, 8, 3)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    net = mixmo.wrap(model).eval()
+    before = net.each(torch.ones(1, 3, 8, 8))
+    with pytest.warns(UserWarning, match="unfolded"):
+        result = export(net, tmp_path / "net.onnx")
+    assert result.difference <= 1e-4
+    assert torch.equal(net.each(torch.ones(1, 3, 8, 8)), before)
+    assert len([n for n in net.state_dict() if "parametrizations" in n]) > 0
 
 
 def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,10 @@ def test_a_backbone_of_one_s_own(tmp_path: Path):
     other[5] = nn.Linear(8, 4)
     with pytest.raises(UserError, match=r"of another architecture: .*5.*\(3, 8\) there and \(4, 8\) in the network"):
         mixmo.from_pretrained(folder, other)
+    with pytest.raises(
+        UserError, match=r"not the Sequential that the network was wrapped around: unknown head layer '5'"
+    ):
+        mixmo.from_pretrained(folder, nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 14 * 14, 3)))
 
 
 def test_weights_may_be_tied_and_of_half_precision(tmp_path: Path):

@@ -90,6 +90,11 @@ def test_several_networks_are_one_ensemble():
     assert torch.equal(calibrated.sets, 1 - mean.double().softmax(1) <= fitted.conformal.quantile)
 
 
+def test_networks_in_a_module_list():
+    nets = torch.nn.ModuleList([network(), network()])
+    assert torch.equal(mixmo.predict(nets, pixels()).logits, mixmo.predict(list(nets), pixels()).logits)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 100, None])
 def test_batches_do_not_matter(batch_size):
     net, images = network(), pixels()
@@ -158,6 +163,10 @@ def test_networks_that_do_not_fit_together():
         mixmo.predict([], pixels())
     with pytest.raises(UserError, match=r"a Conv2d has no members; give it to mixmo.wrap first"):
         mixmo.predict([network(), torch.nn.Conv2d(3, 8, 3)], pixels())
+    with pytest.raises(UserError, match="a NoneType has no members"):
+        mixmo.predict(None, pixels())
+    with pytest.raises(UserError, match="images_per_pass = '2'; give a whole number"):
+        mixmo.predict(network(), pixels(), images_per_pass="2")
     for count in (0, -1):
         with pytest.raises(UserError, match=f"batch_size = {count}; give at least 1"):
             mixmo.predict(network(), pixels(), batch_size=count)

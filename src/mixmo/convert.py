@@ -4,12 +4,15 @@ import copy
 from collections.abc import Sequence
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
 from mixmo.models.network import Ensemble, Network, initialise
 from mixmo.wrapping.find import replace
+from mixmo.wrapping.given import bare
 from mixmo.wrapping.layers import Encoders, Heads
+from mixmo.wrapping.probe import at_rest, sample
 from mixmo.wrapping.sharing import NOISE, spread, summed
 from mixmo.wrapping.wrapped import Wrapped
 
@@ -30,9 +33,10 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
     >>> torch.allclose(three.each(x)[2], net.each(x)[0], atol=1e-5)
     True
     """
-    for what, count in (("members", members), ("classes", classes)):
-        if count is not None and count < 1:
-            raise UserError(f"{what} = {count}; a network has at least 1")
+    for what, count, least in (("members", members, 1), ("classes", classes, 2)):
+        if count is not None and (type(count) is not int or count < least):
+            raise UserError(f"{what} = {count!r}; a network has at least {least}, and a whole number of them")
+    net = bare(net)
     result = copy.deepcopy(net)
     if isinstance(result, Network):
         _convert_network(result, members or net.members, classes, noise)
@@ -85,6 +89,20 @@ def _convert_wrapped(net: Wrapped, members: int, classes: int | None, noise: flo
         replace(net.backbone, name, Heads(copies, heads.dim, heads.follows))
         net.answers = count
     net.members, net.classes = members, classes or net.classes
+    if classes is not None:
+        _check_classes(net)
+
+
+def _check_classes(net: Wrapped) -> None:
+    """Refuses a backbone that counts on its classes after its head."""
+    try:
+        with at_rest(net), torch.no_grad():
+            net.each(sample(net, net.size))
+    except Exception as error:  # whatever a foreign model says when shapes do not fit
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"the model cannot answer for {net.classes} classes ({said}); give it other classes, then wrap it"
+        ) from error
 
 
 def _unfolded(net: Ensemble) -> None:

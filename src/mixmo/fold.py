@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mixmo.errors import UserError
 from mixmo.models.network import Ensemble, Network
 from mixmo.wrapping.find import replace
+from mixmo.wrapping.given import bare
 from mixmo.wrapping.layers import Encoders
 from mixmo.wrapping.probe import at_rest, close, relative, sample
 from mixmo.wrapping.sharing import summed
@@ -29,6 +30,7 @@ def fold(net: E) -> E:
     >>> torch.allclose(net.each(x), fold(net).each(x), atol=1e-5)
     True
     """
+    net = bare(net)
     if not isinstance(net, Network | Wrapped):
         raise UserError(f"a {type(net).__name__} cannot be folded; only networks of mixmo.create and mixmo.wrap can")
     folded = copy.deepcopy(net)

@@ -14,6 +14,7 @@ from mixmo.errors import UserError
 from mixmo.models.network import Ensemble, Network
 from mixmo.prediction import Prediction
 from mixmo.types import Dataset, Split
+from mixmo.wrapping.given import bare
 
 
 @torch.no_grad()
@@ -43,7 +44,7 @@ def predict(
     >>> predict(net, torch.randn(4, 3, 32, 32), images_per_pass=2).logits.shape
     torch.Size([1, 4, 10])
     """
-    nets = [nets] if isinstance(nets, nn.Module) else list(nets)
+    nets = [bare(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
     if not nets:
         raise UserError("no network was given; give one, or several as one ensemble")
     for net in nets:
@@ -113,6 +114,8 @@ def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int = 1) -> T
 
 def check_multiplex(net: Ensemble, images_per_pass: int) -> None:
     """Refuse a network that cannot answer for so many different images in a pass."""
+    if type(images_per_pass) is not int:
+        raise UserError(f"images_per_pass = {images_per_pass!r}; give a whole number of images")
     if images_per_pass > 1 and net.members == 1 and net.answers > 1:
         raise UserError(
             "a folded network has one encoder and reads one image a pass; to read several at once, "

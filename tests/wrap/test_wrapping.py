@@ -373,3 +373,16 @@ def test_layers_with_a_weight_norm_are_copied_whole() -> None:
     assert torch.equal(copy.deepcopy(net).each(images), net.each(images))
     with pytest.raises(mixmo.UserError, match="stem '0' cannot be folded"):
         mixmo.fold(net)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-2])
+def test_whether_a_stem_is_linear_does_not_depend_on_the_noise(noise: float) -> None:
+    """Else one of slight noise would be shared out, and averaged when it is read from a saved folder."""
+    norm = nn.utils.parametrizations.weight_norm
+    model = nn.Sequential(norm(nn.Conv2d(3, 8, 3)), *pooled(8))
+    net, again = mixmo.wrap(model, noise=noise).eval(), mixmo.wrap(model).eval()
+    again.load_state_dict(net.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(again.each(images), net.each(images))
+    plain = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8)), noise=noise)
+    assert (net.backbone[0].scale, plain.backbone[0].scale) == (0.5, 1)

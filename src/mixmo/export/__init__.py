@@ -18,6 +18,7 @@ from mixmo.export.shape import Size, image_size
 from mixmo.export.verify import accuracy, compare, examples, run
 from mixmo.export.write import prepared, write
 from mixmo.models.network import Ensemble
+from mixmo.wrapping.given import bare
 
 __all__ = ["Exported", "Metadata", "export"]
 
@@ -89,6 +90,7 @@ def export(
     """
     path = Path(path)
     check_target(path, precision, overwrite)
+    net = bare(net)
     if not isinstance(net, Ensemble):
         raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
     known: About | None = getattr(net, "about", None)
@@ -97,9 +99,7 @@ def export(
         mean, std = (known.mean, known.std) if mean is None and std is None else (mean, std)
         if temperature is None and known.calibration is not None:
             temperature = known.calibration.temperature
-    temperature = 1.0 if temperature is None else float(temperature)
-    if not 0 < temperature < math.inf:
-        raise UserError(f"temperature = {temperature}; it must be positive and finite")
+    temperature = checked_temperature(temperature)
     if precision == "int8" and (calibration is None or len(calibration) == 0):
         raise UserError("int8 takes its ranges from images; give some hundred of the training set as `calibration`")
     size = image_size(net, size)
@@ -140,6 +140,17 @@ def drafts(path: Path) -> Iterator[str]:
             yield folder
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror or error}); name another place") from error
+
+
+def checked_temperature(given: float | None) -> float:
+    """1 where none is given."""
+    try:
+        temperature = 1.0 if given is None else float(given)
+    except (TypeError, ValueError):
+        temperature = math.nan
+    if not 0 < temperature < math.inf:
+        raise UserError(f"temperature = {given}; it must be positive and finite")
+    return temperature
 
 
 def check_target(path: Path, precision: str, overwrite: bool) -> None:

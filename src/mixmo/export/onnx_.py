@@ -208,7 +208,8 @@ def quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        void = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(void), contextlib.redirect_stderr(void):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -2,6 +2,7 @@
 
 from mixmo.errors import UserError
 from mixmo.models.network import Ensemble, Network
+from mixmo.wrapping.probe import check_size
 
 Size = tuple[int, int, int]  # (C, H, W)
 CIFAR = 32
@@ -10,8 +11,7 @@ CIFAR = 32
 def image_size(net: Ensemble, given: Size | None) -> Size:
     """(C, H, W) as given, or as the network knows it; a `Network` reads any size, CIFAR's where none is given."""
     if given is not None:
-        if len(given) != 3 or min(given) < 1:
-            raise UserError(f"size = {given}; give channels, height and width, such as (3, 32, 32)")
+        check_size(given)
         return (given[0], given[1], given[2])
     known = getattr(net, "size", None)
     if known is not None:

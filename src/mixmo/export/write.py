@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixmo.errors import UserError
 from mixmo.export import onnx_, pt2
@@ -29,11 +29,27 @@ class Session(Protocol):
 def prepared(net: Ensemble) -> tuple[Ensemble, Ensemble, str | None]:
     """Float32 copies on the CPU in eval mode: folded if it can be, as it was, and else the reason why not."""
     net = copy.deepcopy(net).cpu().float().eval()
+    settle(net)
     try:
         return fold(net).eval(), net, None
     except UserError as error:
         warnings.warn(f"exported unfolded, with one encoder a member: {error}", stacklevel=3)
         return net, net, str(error)
+
+
+def settle(net: nn.Module) -> None:
+    """Weights that are computed at each call, of a weight norm for instance, become what they are.
+
+    torch's own remove_parametrizations changes the class of the layer, which the copies of a layer share.
+    """
+    for layer in list(net.modules()):
+        computed = layer._modules.get("parametrizations")
+        if computed is not None:
+            weights = {name: getattr(layer, name).detach().clone() for name in computed._modules}
+            del layer._modules["parametrizations"]
+            layer.__class__ = type(layer).__bases__[0]
+            for name, weight in weights.items():
+                layer.register_parameter(name, nn.Parameter(weight))
 
 
 def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor | None) -> Session:
@@ -51,12 +67,30 @@ def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor |
     except (UserError, OSError):
         raise
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"this network cannot be exported to {path.suffix} ({reason}); try the other format") from error
+        raise UserError(
+            f"this network cannot be exported to {path.suffix} ({reason(error)}); try the other format"
+        ) from error
 
 
 def traced(graph: Deployed, size: Size) -> "ExportedProgram":
     """The graph as torch.export sees it, for any number of images."""
-    batch = torch.export.Dim("batch", min=1)
-    with onnx_.quiet():
-        return torch.export.export(graph, (torch.rand(2, *size),), dynamic_shapes=({0: batch},))
+    images, batch = torch.rand(2, *size), torch.export.Dim("batch", min=1)
+    first: Exception | None = None
+    for strict in (False, True):  # read line by line, code that takes len(images) stays free; it takes longer
+        try:
+            with onnx_.quiet():
+                return torch.export.export(graph, (images,), dynamic_shapes=({0: batch},), strict=strict)
+        except Exception as error:
+            first = first or error
+    assert first is not None
+    raise UserError(
+        f"this network cannot be exported: torch.export cannot follow it ({reason(first)}); let its forward not depend "
+        "on the values or the number of the images"
+    ) from first
+
+
+def reason(error: BaseException) -> str:
+    """What the tracers say at the bottom of it, in a line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -47,7 +47,12 @@ def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensem
     else:
         about = architecture["wrap"]
         bare = backbone(architecture) if model is None else model
-        net = wrap(bare, about["members"], stem=about["stem"], head=about["head"], size=tuple(about["size"]))
+        try:
+            net = wrap(bare, about["members"], stem=about["stem"], head=about["head"], size=tuple(about["size"]))
+        except UserError as error:
+            raise UserError(
+                f"this is not the {architecture['backbone']} that the network was wrapped around: {error}"
+            ) from error
     return fold(net) if architecture["folded"] else net
 
 

@@ -23,6 +23,7 @@ from mixmo.predict import evaluating
 from mixmo.runs import save_tensors
 from mixmo.weights import PICKLES, fill
 from mixmo.wrapping import Wrapped
+from mixmo.wrapping.given import bare
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -42,7 +43,7 @@ def save_pretrained(
     in it. `name` is its name on the Hub, for the model card. The folder is read back, and the network in it must answer
     as this one does; only a wrapped backbone that is not timm's needs to be given again to be read.
     """
-    folder = Path(folder)
+    folder, net = Path(folder), bare(net)
     if not isinstance(net, Ensemble):
         raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

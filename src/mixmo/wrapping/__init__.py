@@ -1,6 +1,7 @@
 """Any image classifier as an ensemble of M members: `wrap(timm.create_model("resnet50"), members=2)`."""
 
 import copy
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,9 +10,10 @@ from torch import nn
 from mixmo.errors import UserError
 from mixmo.models.network import Ensemble
 from mixmo.wrapping.find import Stem, find_heads, find_stems, replace
+from mixmo.wrapping.given import bare, check_runs, duplicate
 from mixmo.wrapping.layers import Encoders, Heads
-from mixmo.wrapping.probe import Size, Trial, at_rest, check_runs, close, try_out
-from mixmo.wrapping.sharing import NOISE, perturbed, spread
+from mixmo.wrapping.probe import Size, Trial, at_rest, check_size, close, try_out
+from mixmo.wrapping.sharing import NOISE, perturbed, split, spread
 from mixmo.wrapping.training import single_output
 from mixmo.wrapping.wrapped import Wrapped
 
@@ -44,19 +46,22 @@ def wrap(
     >>> net.stems, net.heads, net.each(torch.zeros(4, 3, 32, 32)).shape
     (('0',), ('4',), torch.Size([2, 4, 10]))
     """
-    model = getattr(model, "_orig_mod", model)  # of a compiled one, whose layers cannot be watched
+    model = bare(model)
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
     if type(members) is not int or members < 1:
         raise UserError(f"members = {members!r}; a network has at least 1 member, and a whole number of them")
+    if not isinstance(noise, int | float) or not 0 <= noise < math.inf:
+        raise UserError(f"noise = {noise!r}; give a number from 0, relative to the size of the stem's weights")
     if isinstance(model, Ensemble) and model.answers > 1:
         raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert gives it other members")
-    check_runs(model, size)
-    backbone = copy.deepcopy(model)
+    check_size(size)
+    check_runs(model)
+    backbone = duplicate(model)
     with at_rest(backbone):
         trial = try_out(backbone, size)
-        stems = find_stems(backbone, trial, _names(stem))
-        heads = find_heads(backbone, trial, _names(head))
+        stems = find_stems(backbone, trial, _names(stem, "stem"))
+        heads = find_heads(backbone, trial, _names(head, "head"))
     both = {found.name for found in stems} & {last.name for last in heads}
     if both:
         raise UserError(f"'{min(both)}' is the model's first layer and its last; MixMo needs some between them")
@@ -81,22 +86,33 @@ def wrap(
     return net
 
 
-def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    return (given,) if isinstance(given, str) else None if given is None else tuple(given)
+def _names(given: str | Sequence[str] | None, role: str) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = (given,) if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise UserError(
+                f"{role} is a {type(name).__name__}; give the layer's name, as model.named_modules() has it"
+            )
+    return names
 
 
 def _encoders(layer: nn.Module, stem: Stem, members: int, noise: float) -> Encoders:
     """M stems that start as the given one: shared out where that is linear in its weights, else averaged."""
-    encoders = Encoders(spread([layer], members, noise), stem.layout)
-    with at_rest(layer), at_rest(encoders), torch.no_grad():
-        if close(encoders(stem.input), layer(stem.input)):
-            return encoders
+    one, other = split(layer)
+    with at_rest(layer), at_rest(one), at_rest(other), torch.no_grad():
+        linear = close(one(stem.input) + other(stem.input), layer(stem.input))
+    if linear:
+        return Encoders(spread([layer], members, noise), stem.layout)
     return Encoders(perturbed(layer, members, noise), stem.layout, scale=1 / members)
 
 
 def _compare(net: Wrapped, trial: Trial) -> None:
-    """Refuses a network whose heads do not answer as the model did."""
+    """Refuses a network whose heads do not answer as the model did, or that goes past its stems."""
     with at_rest(net), torch.no_grad():
+        for stem in net.stems:
+            net.before(stem, trial.images.clone())
         answers = net.each(trial.images.clone())
         together = net.read(trial.images.expand(net.members, *trial.images.shape))
     for result in (answers, together):

@@ -163,6 +163,11 @@ def _encodes(layer: nn.Module, output: Tensor) -> bool:
 
 def _stem(layer: nn.Module, call: Call, trial: Trial) -> Stem:
     output, (height, width) = call.output, trial.size[1:]
+    if len(output) != len(trial.images):
+        raise UserError(
+            f"stem '{call.name}' is called with {len(output)} images for {len(trial.images)} (crops, or parts?), which "
+            "cannot be mixed one by one; name a stem that is not, or leave crops to the caller"
+        )
     if output.dim() == 3:
         layout, positions = "NLC", output.shape[1]
     elif output.dim() == 4:

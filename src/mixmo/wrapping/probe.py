@@ -1,6 +1,6 @@
 """Runs a classifier on a small batch, to see what it takes, which layers it calls and what it answers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, product
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ def try_out(model: nn.Module, size: Size | None) -> Trial:
                 output = model(images.clone())
         except Exception as error:  # whatever a foreign model says about a size it does not take
             first = first or shape
-            problem = f"{shape}: {error}" if shape == first else problem
+            problem = f"{shape}: {str(error) or type(error).__name__}" if shape == first else problem
             continue
         logits = logits_of(output)
         if logits.dim() != 2 or len(logits) != 2:
@@ -76,14 +76,13 @@ def try_out(model: nn.Module, size: Size | None) -> Trial:
     raise UserError(f"the model takes no image of a size tried; give size=(C, H, W) (it said, for {said})")
 
 
-def check_runs(model: nn.Module, size: Size | None) -> None:
-    """Refuses what cannot be run at all."""
-    if size is not None and (not isinstance(size, tuple | list) or len(size) != 3 or min(size) < 1):
+def check_size(size: Size | None) -> None:
+    """Refuses what is no size of an image."""
+    if size is None:
+        return
+    sides = tuple(size) if isinstance(size, Sequence) else ()
+    if len(sides) != 3 or any(type(side) is not int or side < 1 for side in sides):
         raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
-    if any(nn.parameter.is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
-        raise UserError("the model has lazy layers that do not know their shape yet; run it on an image once")
-    if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):
-        raise UserError("the model is on the meta device, where it cannot be run; build it on the CPU")
 
 
 def sample(model: nn.Module, size: Size) -> Tensor:

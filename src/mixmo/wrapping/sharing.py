@@ -39,6 +39,21 @@ def spread(layers: Sequence[nn.Module], members: int, noise: float = NOISE) -> l
     return result
 
 
+def split(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Two layers whose weights sum to the given one's and are far from proportional to them.
+
+    Their outputs sum to its output where that is linear in the weights. Nothing is drawn: what a layer is found to be
+    depends neither on noise nor on luck.
+    """
+    one, other = copy.deepcopy(layer), copy.deepcopy(layer)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            share = torch.linspace(0, 1, parameter.numel(), device=parameter.device).to(parameter.dtype)
+            one.get_parameter(name).mul_(share.view_as(parameter))
+            other.get_parameter(name).sub_(one.get_parameter(name))
+    return one, other
+
+
 def perturbed(layer: nn.Module, members: int, noise: float = NOISE) -> list[nn.Module]:
     """`members` copies of a layer that is not linear in its weights; their mean is the layer up to rounding.
 

@@ -23,13 +23,13 @@ def single_output(model: nn.Module, trial: Trial, chosen: bool) -> None:
     try:
         try:
             with torch.enable_grad():
-                output, seen = calls(model, layers, trial.images.clone())
+                output, seen = calls(model, layers, trial.images.clone().requires_grad_().clone())
         except Exception:  # a model that does not train on two images trains on more
             return
-        answers = _answers(output)
-        if len(answers) < 2:
+        others = _others(output)
+        if not others:
             return
-        counts = {answer.shape[-1] for answer in answers if answer.dim()}
+        counts = {answer.shape[-1] for answer in (logits_of(output), *others) if answer.dim()}
         heads = [call.name for call in seen if any(class_dim(layers[call.name], call.output, k) for k in counts)]
         if not chosen:
             raise UserError(
@@ -49,7 +49,15 @@ def single_output(model: nn.Module, trial: Trial, chosen: bool) -> None:
                     buffer.copy_(kept[name])
 
 
-def _answers(output: Any) -> list[Tensor]:
-    """The tensors that a model returns."""
+def _others(output: Any) -> list[Tensor]:
+    """What a model returns beside its logits; not the features that they are made of."""
+    logits = logits_of(output)
     values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else [output]
-    return [value for value in values if isinstance(value, Tensor)]
+    others = [value for value in values if isinstance(value, Tensor) and value is not logits]
+    return [value for value in others if not _leads(value, logits)]
+
+
+def _leads(features: Tensor, logits: Tensor) -> bool:
+    if not (features.requires_grad and logits.requires_grad):
+        return False
+    return torch.autograd.grad(logits.sum(), features, retain_graph=True, allow_unused=True)[0] is not None

@@ -58,13 +58,13 @@ class Wrapped(Ensemble):
             return self.each(first)  # its share is one
         given = {}
         for stem, direct in zip(self.stems, self.direct, strict=True):
-            others = rest if direct else [self._before(stem, image) for image in rest]
+            others = rest if direct else [self.before(stem, image) for image in rest]
             given[f"{stem}.others"] = torch.stack(others)
             if coefficients is not None:
                 given[f"{stem}.coefficients"] = coefficients
         return self._answers(functional_call(self.backbone, given, (first,), tie_weights=False), first.shape[0])
 
-    def _before(self, stem: str, image_NCHW: Tensor) -> Tensor:
+    def before(self, stem: str, image_NCHW: Tensor) -> Tensor:
         """What the backbone makes of an image before its stem: scaling, padding, patches."""
         given = {f"{stem}.others": STOP}
         if self.training:  # running statistics on the way shall count the mixed batch, and only once
@@ -73,7 +73,10 @@ class Wrapped(Ensemble):
             functional_call(self.backbone, given, (image_NCHW,), tie_weights=False)
         except Reached as reached:
             return reached.image
-        raise UserError(f"the backbone did not call its stem '{stem}'; name the stem that it does call")
+        raise UserError(
+            f"the backbone does not call its stem '{stem}' by this name (does it hold layers in a plain list?); name "
+            "one that it does call by stem="
+        )
 
     def _answers(self, output: Any, samples: int) -> Tensor:
         """Logits (heads, N, K) of what the backbone returned, where the heads lie side by side along the classes."""

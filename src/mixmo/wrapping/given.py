@@ -1,0 +1,68 @@
+"""A model as users have it: taken out of what is around it, and refused where it cannot be copied or run."""
+
+import copy
+from itertools import chain
+from typing import TypeVar, cast
+
+import torch
+from torch import nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.optim.swa_utils import AveragedModel
+
+from mixmo.errors import UserError
+
+M = TypeVar("M", bound=nn.Module)
+AROUND = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.qat", "torch.ao.nn.intrinsic.q")
+FLOAT = "FloatFunctional"  # an addition, in models that could be quantised but are not
+
+
+def bare(model: M) -> M:
+    """The model in a compiled one, whose layers cannot be watched, in one spread over devices, or in its average.
+
+    >>> model = nn.Linear(2, 2)
+    >>> bare(torch.compile(nn.DataParallel(model))) is model
+    True
+    """
+    while True:
+        if isinstance(model, AROUND):
+            model = cast(M, model.module)
+        elif isinstance(model, nn.Module) and "_orig_mod" in model._modules:
+            model = cast(M, model._modules["_orig_mod"])
+        else:
+            return model
+
+
+def duplicate(model: M) -> M:
+    """A copy."""
+    for name, layer in model.named_modules():
+        for hook in layer._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm | SpectralNorm):
+                kind = "weight_norm" if isinstance(hook, WeightNorm) else "spectral_norm"
+                raise UserError(
+                    f"'{name}' has a torch.nn.utils.{kind}, and cannot be copied; use that of "
+                    "torch.nn.utils.parametrizations"
+                )
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # of whatever a model holds: locks, files, tensors of a graph
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"the model cannot be copied ({said}); take off it what copy.deepcopy does not copy") from error
+
+
+def check_runs(model: nn.Module) -> None:
+    """Refuses what cannot be run, or trained, at all."""
+    if any(nn.parameter.is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
+        raise UserError("the model has lazy layers that do not know their shape yet; run it on an image once")
+    if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):
+        raise UserError("the model is on the meta device, where it cannot be run; build it on the CPU")
+    for name, layer in model.named_modules():
+        what = f"the model's layer '{name}'" if name else "the model"
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise UserError(f"{what} is one of torch.jit, which cannot be changed; give the model that it was made of")
+        if type(layer).__module__.startswith(QUANTISED) and type(layer).__name__ != FLOAT:
+            raise UserError(
+                f"{what} is quantised, and MixMo trains in floating point; wrap the model before quantisation, and let "
+                "mixmo.export(..., precision='int8') quantise"
+            )
