@@ -43,6 +43,7 @@ def score_runs(
 ) -> dict[str, Any]:
     """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
     runs = [Run(path) for run in runs for path in run.networks()]
+    check_different(runs)
     stored = [run.json("scores.json") for run in runs]
     scores: dict[str, Any] = {
         "runs": [str(run.path) for run in runs],
@@ -109,6 +110,15 @@ def _timed(call: Callable[[], Tensor]) -> tuple[Tensor, float]:
         result = call()
         times.append(time.perf_counter() - began)
     return result, min(times)
+
+
+def check_different(runs: Sequence[Run]) -> None:
+    """A run given twice would count twice, and pass for an ensemble of more than it is."""
+    seen: dict[Path, Run] = {}
+    for run in runs:
+        first = seen.setdefault(run.path.resolve(), run)
+        if first is not run:
+            raise UserError(f"{run.path} is given twice; an ensemble needs different runs")
 
 
 def stack(parts: Sequence[tuple[Tensor, Tensor]], runs: Sequence[Run]) -> tuple[Tensor, Tensor]:

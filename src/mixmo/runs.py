@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,19 @@ from mixmo.recipes.schema import Recipe
 
 WHICH = ("last", "best")
 LOCK = ".lock"
+FIELDS: dict[str, dict[str, type]] = {  # what the JSON files of a run hold at least
+    "dataset.json": {"name": str, "classes": list, "mean": list, "std": list, "size": list},
+    "environment.json": {"device_name": str},
+    "scores.json": {
+        "parameters": int,
+        "multiply_adds": int,
+        "best_by": str,
+        "best_epoch": int,
+        "last": dict,
+        "best": dict,
+    },
+}
+AGAIN = "if it is of a run, remove scores.json there and train with --resume, which writes it again"
 
 
 class Run:
@@ -48,11 +61,14 @@ class Run:
     def create(cls, path: Path | str, recipe: Recipe) -> "Run":
         """A new run. A folder that holds anything is refused: nothing is overwritten."""
         run = cls(path)
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            if (run.path / "recipe.yaml").exists():
-                raise UserError(f"{run.path} exists already; give --resume to continue it, or another --out")
-            raise UserError(f"{run.path} exists already and is no run directory; give another --out")
-        run.path.mkdir(parents=True, exist_ok=True)
+        try:
+            if run.path.exists() and (not run.path.is_dir() or any(map(_counts, run.path.iterdir()))):
+                if (run.path / "recipe.yaml").exists():
+                    raise UserError(f"{run.path} exists already; give --resume to continue it, or another --out")
+                raise UserError(f"{run.path} exists already and is no run directory; give another --out")
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{run.path} cannot be made ({error.strerror or error}); give another --out") from error
         run.write_recipe(recipe)
         return run
 
@@ -68,13 +84,14 @@ class Run:
     def recipe(self) -> Recipe:
         path = self.path / "recipe.yaml"
         try:
-            fields = yaml.safe_load(path.read_text())
+            fields = yaml.safe_load(path.read_text(encoding="utf-8"))
             if not isinstance(fields, dict):
                 raise UserError("it holds no fields")
             fields["decay"] = tuple(fields.get("decay", ()))
             return Recipe().replace(**fields)
         except (yaml.YAMLError, UnicodeDecodeError, UserError, TypeError) as error:
-            raise UserError(f"{path} cannot be read as a recipe ({error}); restore it or train again") from error
+            reason = " ".join(str(error).split())
+            raise UserError(f"{path} cannot be read as a recipe ({reason}); restore it or train again") from error
 
     def write_recipe(self, recipe: Recipe) -> None:
         self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
@@ -89,18 +106,27 @@ class Run:
 
     def logits(self, which: str = "last") -> tuple[Tensor, Tensor]:
         """Every head's test logits (heads, N, K) and the labels (N,)."""
-        tensors = load_tensors(self.path / f"logits-{which}.safetensors")
-        return tensors["logits"], tensors["labels"]
+        path = self.path / f"logits-{which}.safetensors"
+        tensors = load_tensors(path)
+        logits, labels = tensors.get("logits"), tensors.get("labels")
+        if logits is None or labels is None or logits.dim() != 3 or logits.shape[1:2] != labels.shape:
+            raise UserError(f"{path} holds no logits (heads, N, K) with N labels; {AGAIN}")
+        return logits, labels
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
-        lines, parsed = path.read_text().splitlines(), []
+        try:
+            lines, parsed = path.read_text(encoding="utf-8").splitlines(), []
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is damaged ({error}); restore it, or remove it to go on without") from error
         for number, line in enumerate(lines, 1):
             try:
                 parsed.append(json.loads(line))
+                if not isinstance(parsed[-1], dict) or not isinstance(parsed[-1].get("epoch"), int):
+                    raise UserError(f"{path} is damaged (line {number} is no epoch); remove that line")
             except json.JSONDecodeError as error:
                 # A killed process may leave half a line at the end; it is written again on resume.
                 if number < len(lines):
@@ -117,12 +143,18 @@ class Run:
             raise unwritten(path, error) from error
 
     def json(self, name: str) -> Any:
-        """A JSON file of the run."""
+        """A JSON file of the run, with the fields that it must have."""
         path = self.path / name
+        if name == "scores.json" and not path.exists():
+            raise UserError(f"{path} is missing: the training has not ended; continue it with --resume")
         try:
-            return json.loads(path.read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise UserError(f"{path} cannot be read ({error}); finish the training with --resume") from error
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}); {_remedy(name)}") from error
+        for field, kind in FIELDS.get(name, {}).items():
+            if not isinstance(found, dict) or not isinstance(found.get(field), kind):
+                raise UserError(f"{path} is damaged: it has no {field} as a {kind.__name__}; {_remedy(name)}")
+        return found
 
     def networks(self) -> list[Path]:
         """Where the runs of its networks are: itself, or a folder each for a recipe of several."""
@@ -132,7 +164,10 @@ class Run:
     @property
     def begun(self) -> bool:
         """Whether anything was trained."""
-        return any((path / "checkpoints").is_dir() or Run(path).metrics() for path in self.networks())
+        files = [path / "metrics.jsonl" for path in self.networks()]
+        return any(
+            (file.parent / "checkpoints").is_dir() or (file.exists() and file.stat().st_size > 0) for file in files
+        )
 
     @property
     def finished(self) -> bool:
@@ -153,17 +188,39 @@ class Run:
                 raise UserError(
                     f"another process is training {self.path}; wait until it has ended, or give another --out"
                 ) from error
+            except OSError:  # a file system without locks: better to train unguarded than not at all
+                pass
+            for left in self.path.glob(".*.tmp"):  # by a process that was killed
+                left.unlink(missing_ok=True)
             yield
 
     @contextmanager
-    def gone_unless_begun(self) -> Iterator[None]:
-        """What fails before anything was trained leaves no folder behind that a second try would stumble over."""
+    def gone_unless_begun(self, ours: bool) -> Iterator[None]:
+        """What fails before anything was trained leaves nothing behind that a second try would stumble over.
+
+        The folder itself stays if it is not `ours`: it was there before, perhaps as a link or a mount point.
+        """
         try:
             yield
         except BaseException:
             if not self.begun:
-                shutil.rmtree(self.path, ignore_errors=True)
+                for path in self.path.iterdir():
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+                if ours:
+                    self.path.rmdir()
             raise
+
+
+def _counts(path: Path) -> bool:
+    """Whether a folder with this file is in use; one that a process killed at its very start leaves does not count."""
+    return path.name != LOCK and not (path.name.startswith(".") and path.name.endswith(".tmp"))
+
+
+def _remedy(name: str) -> str:
+    """How a file of a run comes back."""
+    if name == "scores.json":
+        return "remove it and train with --resume, which writes it again"
+    return "remove scores.json beside it and train with --resume, which writes it again"
 
 
 def plain(recipe: Recipe) -> dict[str, Any]:
@@ -221,17 +278,17 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, whole or in shards."""
     if not path.is_file() and index_of(path).is_file():
         try:
-            files = sorted(set(json.loads(index_of(path).read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+            files = sorted(set(json.loads(index_of(path).read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise UserError(f"{index_of(path)} is damaged ({error}); restore it from where it was written") from error
         return {name: tensor for file in files for name, tensor in load_tensors(path.with_name(file)).items()}
     if not path.is_file():
-        raise UserError(f"{path} is missing; if it is a run, finish the training with --resume, or train again")
+        raise UserError(f"{path} is missing; {AGAIN}")
     try:
         tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
         return tensors
     except safetensors.SafetensorError as error:
-        raise UserError(f"{path} is damaged ({error}); delete it and resume from an earlier checkpoint") from error
+        raise UserError(f"{path} is damaged ({error}); {AGAIN}") from error
 
 
 def index_of(path: Path) -> Path:
@@ -247,11 +304,14 @@ def halve(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def environment(device: torch.device) -> dict[str, Any]:
     """What a reader needs to know about where a run was made. No path and no host name."""
     here = Path(__file__).parent
-    git = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    commit = None
+    with suppress(OSError):  # where there is no git
+        git = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        commit = git.stdout.strip() or None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "mixmo": mixmo.__version__,
-        "commit": git.stdout.strip() or None,
+        "commit": commit,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

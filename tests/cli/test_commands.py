@@ -1,6 +1,7 @@
 """The command line: what it prints, what it refuses, and with which status."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,11 +48,12 @@ def test_module_and_version() -> None:
     assert done.stdout.strip() == __import__("mixmo").__version__
 
 
-def test_eval_prints_the_stored_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_prints_the_stored_scores(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(run), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["last"] == Run(run).json("scores.json")["last"]
-    assert main(["eval", str(run), str(run), "--source", "weights", "--device", "cpu", "--json"]) == 0
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert main(["eval", str(run), str(copy), "--source", "weights", "--device", "cpu", "--json"]) == 0
     both = json.loads(capsys.readouterr().out)
     assert both["last"]["ensemble"]["nll"] == pytest.approx(scores["last"]["ensemble"]["nll"])
     assert len(both["last"]["members"]) == 4
@@ -152,6 +154,6 @@ def test_damaged_runs_are_named(run: Path, tmp_path: Path, capsys: pytest.Captur
     (copy / "logits-last.safetensors").write_bytes(b"not tensors")
     assert "logits-last.safetensors is damaged" in said(capsys, "eval", copy)
     (copy / "scores.json").unlink()
-    assert "scores.json cannot be read" in said(capsys, "eval", copy)
+    assert "scores.json is missing" in said(capsys, "eval", copy)
     (copy / "recipe.yaml").write_text("width: 10\nlearning_rate: 3\n")
     assert "cannot be read as a recipe" in said(capsys, "eval", copy)

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 
 from mixmo.errors import UserError, unknown
@@ -40,8 +41,27 @@ def rank() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; bad input gives one sentence on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    prepare_streams()
+    try:
+        return run(arguments)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def prepare_streams() -> None:
+    """Closed streams swallow what is written; a character that a terminal does not have is written by its number."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage(), end="")
+        print(usage(), end="", flush=True)
         return 0
     if arguments[0] == "--version":
         from mixmo import __version__
@@ -69,9 +89,16 @@ def main(arguments: list[str] | None = None) -> int:
         if not rank():
             print("mixmo: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        print(f"mixmo: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"mixmo: {error.filename or 'a file'}: {error.strerror or error}; check it and try again", file=sys.stderr
+        )
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search(r"(allocate|out of|not enough) memory", str(error)):
+            raise
+        print("mixmo: there is not enough memory; take a smaller width, depth or batch_size", file=sys.stderr)
         return 2
     return 0

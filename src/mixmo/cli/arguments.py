@@ -51,7 +51,7 @@ def takes_value(word: str) -> bool:
 def check_file(path: Path) -> None:
     """A YAML file of recipe fields: readable, a mapping, every key known."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"--config {path} cannot be read: {reason}") from error
@@ -87,11 +87,20 @@ def sentence(message: str) -> str:
     >>> sentence('Parser key "minutes": Does not validate against any of the Union subtypes Subtypes: [float, NoneType]'
     ...          ' Errors: - Expected a float - Expected a NoneType Given value type: str Given value: x')
     'minutes: expected float, got x'
+    >>> sentence('Parser key "r":\\n  Expected a <class \\'float\\'>. Got value: inf')
+    'r: expected float, got inf; as a number it is written .inf'
+    >>> sentence('Parser key "which":\\n  Expected a typing.Literal[\\'last\\', \\'best\\']. Got value: x')
+    'which: expected last or best, got x'
     """
     text = " ".join(message.split())
     text = re.sub(r"<class '(\w+)'>", r"\1", text)
+    text = re.sub(r"typing\.Literal\[([^\]]*)\]", lambda found: found[1].replace("'", "").replace(", ", " or "), text)
     union = re.fullmatch(r'Parser key "([^"]+)": .* Union .*Subtypes: \[(.+), NoneType\].* Given value: (.*)', text)
     if union:
         return f"{union[1]}: expected {union[2]}, got {union[3]}"
-    match = re.fullmatch(r'Parser key "([^"]+)": Expected an? (.+)\. Got value: (.*)', text)
-    return f"{match[1]}: expected {match[2]}, got {match[3]}" if match else text
+    match = re.fullmatch(r'Parser key "([^"]+)"(?: element \d+)?: Expected an? (.+)\. Got value:(.*)', text)
+    if not match:
+        return text
+    value = match[3].strip()
+    hint = f"; as a number it is written .{value}" if value in ("inf", "nan") else ""
+    return f"{match[1]}: expected {match[2]}, got {value or 'nothing'}{hint}"

@@ -1,6 +1,7 @@
 """mixmo bench [RECIPE] [--field value ...] [--device cpu] [--json]"""
 
 import json
+import math
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -27,8 +28,8 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--repeats", type=int, default=5, help="repeats of each measurement; their median is shown")
     into.add_argument("--json", action="store_true", help="print JSON")
     parsed = parse(into, arguments)
-    if not parsed.seconds > 0 or parsed.repeats < 1:
-        raise UserError(f"--seconds {parsed.seconds} --repeats {parsed.repeats}: both must be positive")
+    if not 0 < parsed.seconds < math.inf or parsed.repeats < 1:
+        raise UserError(f"--seconds {parsed.seconds} --repeats {parsed.repeats}: both must be positive and finite")
     device = Runtime(device=parsed.device).resolve()
     result = benchmark(
         recipe_of(parsed), device, compiled=parsed.compile, seconds=parsed.seconds, repeats=parsed.repeats

@@ -82,6 +82,8 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--out", type=Path, default=Path(f"{name}.png"), help="png, pdf or svg file to write")
     into.add_argument("--force", action="store_true", help="replace the file if there is one")
     parsed = parse(into, arguments[1:])
+    if not 0 <= getattr(parsed, "draw", 0) < 2**63:
+        raise UserError(f"--draw {parsed.draw}; take a number from 0 to 2**63 - 1")
     matplotlib()
     check_target(parsed.out, parsed.force)
     print(save(kind.draw(parsed), parsed.out, parsed.force))

@@ -170,7 +170,7 @@ def describe(paths: list[str], prediction: Prediction, about: About) -> list[Row
     """The rows of a batch."""
     names = about.classes or [str(k) for k in range(prediction.probs.shape[1])]
     columns: dict[str, list[Any]] = {
-        "path": paths,
+        "path": [path.encode(errors="backslashreplace").decode() for path in paths],  # a name may be no UTF-8
         "label": [names[k] for k in prediction.labels.tolist()],
         "probability": prediction.confidence.tolist(),
         "calibrated_probability": [None] * len(paths),

@@ -1,5 +1,6 @@
 """mixmo reproduce NAME... | --list [--scale paper|hour|minutes|smoke] [--out DIR] [--dry-run] [--ray auto|ADDRESS]"""
 
+import math
 import shlex
 from collections.abc import Iterable
 from dataclasses import fields, replace
@@ -56,6 +57,9 @@ def main(arguments: list[str]) -> None:
     parsed = parse(into, arguments)
     if parsed.seeds is not None and parsed.seeds < 1:
         raise UserError(f"--seeds {parsed.seeds}; take at least 1")
+    for name in ("gpus_per_run", "cpus_per_run"):
+        if not 0 <= getattr(parsed, name) < math.inf:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(parsed, name)}; it cannot be negative or infinite")
     settings, store = read_settings(parsed.set), Store(parsed.out, parsed.runs)
     names = list_names(parsed.names, parsed.list)
     plans = [expand(paper.load(name), parsed.scale, settings, parsed.seeds) for name in names]

@@ -7,6 +7,7 @@ from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.engine import Runtime
 from mixmo.engine.estimate import estimate
 from mixmo.engine.progress import clock
+from mixmo.errors import UserError
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes import METHODS, PROTOCOLS
 from mixmo.runs import plain
@@ -23,7 +24,12 @@ def main(arguments: list[str]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"# {parsed.recipe}: {METHODS[method].summary}; {PROTOCOLS[dataset].summary}")
     print(yaml.safe_dump(plain(recipe), sort_keys=False), end="")
-    facts = PROTOCOLS[dataset].facts
+    known = {protocol.changes["dataset"]: protocol.facts for protocol in PROTOCOLS.values()}
+    if recipe.dataset not in known:
+        raise UserError(
+            f"the cost on dataset = {recipe.dataset} is not known beforehand; take one of {', '.join(known)}"
+        )
+    facts = known[str(recipe.dataset)]
     net = recipe.network(facts.classes, facts.size[0])
     operations = multiply_adds(net, recipe.seen(facts.size))
     print(f"# {parameters(net):,} parameters, {operations / 1e9:.4f} G multiply-adds a prediction")

@@ -29,9 +29,11 @@ def fingerprint(folder: Path, samples: Sequence[Sample]) -> str:
     for path, _ in samples:
         try:
             status = os.stat(path)
-            digest.update(f"{path.removeprefix(above)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+            digest.update(
+                f"{path.removeprefix(above)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape")
+            )
         except OSError:
-            digest.update(f"{path.removeprefix(above)}\0missing\n".encode())
+            digest.update(f"{path.removeprefix(above)}\0missing\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 

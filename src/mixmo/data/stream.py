@@ -213,8 +213,9 @@ def _as_it_is(read: Any) -> Any:
 
 def _start_worker(_: int) -> None:
     # Ctrl-C reaches every process of the terminal. The main one ends its step, saves, and then ends these.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # PIL's remarks on odd metadata, once a worker
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
-from mixmo.runs import halve, index_of, load_tensors, save_tensors, unwritten
+from mixmo.runs import halve, index_of, load_tensors, replacing, save_tensors, unwritten
+from mixmo.weights import check
 
 
 @dataclass
@@ -65,8 +66,12 @@ class Checkpoints:
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint."""
-        complete = [path for path in self.folder.glob("[0-9]*") if (path / "state.json").is_file()]
+        complete = [path for path in self.all() if (path / "state.json").is_file()]
         return max(complete, default=None, key=lambda path: int(path.name))
+
+    def all(self) -> list[Path]:
+        """Every checkpoint, and nothing else that a user may have put beside them."""
+        return [path for path in self.folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
 
     def save(
         self,
@@ -103,7 +108,8 @@ class Checkpoints:
                 temporary.mkdir()
                 for name, snapshot in parts.items():
                     save_tensors(self._packed(snapshot.fetch()), temporary / f"{name}.safetensors", self.shard_mb)
-                (temporary / "state.json").write_text(json.dumps(asdict(state)))
+                with replacing(temporary / "state.json") as file:  # on the disk before the one before it goes
+                    file.write_text(json.dumps(asdict(state)))
                 shutil.rmtree(final, ignore_errors=True)
                 temporary.rename(final)
             if self.every and state.step % self.every == 0:
@@ -123,26 +129,35 @@ class Checkpoints:
         if latest is None:
             return None
         try:
-            fields = json.loads((latest / "state.json").read_text())
-            state = State(**{**fields, "meter": tuple(fields["meter"])})
-            net.load_state_dict(load_tensors(latest / "weights.safetensors"))
+            state = read_state(latest)
+            self._fill(net, latest / "weights.safetensors")
             if average is not None:
-                average.load_state_dict(load_tensors(latest / "average.safetensors"))
+                self._fill(average, latest / "average.safetensors")
             buffers = load_tensors(latest / "optimizer.safetensors")
+            if buffers and buffers.keys() != dict(net.named_parameters()).keys():
+                raise UserError(f"{latest / 'optimizer.safetensors'} is of another network")
             for name, parameter in net.named_parameters():
                 if name in buffers:
                     # In the parameter's own memory format: the fused kernel walks both in storage order.
                     buffer = torch.empty_like(parameter, requires_grad=False).copy_(buffers[name])
                     optimizer.state[parameter]["momentum_buffer"] = buffer
-        except (ValueError, TypeError, KeyError, RuntimeError) as error:
-            raise UserError(
-                f"the checkpoint {latest} cannot be read ({error}); remove it to use an earlier one"
-            ) from error
+        except (UserError, RuntimeError) as error:
+            raise unusable(latest, error) from error
         return state
+
+    def _fill(self, net: nn.Module, path: Path) -> None:
+        tensors = load_tensors(path)
+        check(net, tensors, path)
+        net.load_state_dict(tensors)
 
     def best(self, state: State) -> dict[str, Tensor] | None:
         """The weights of the best epoch so far."""
-        return None if state.best_step is None else load_tensors(self.best_path(state.best_step))
+        if state.best_step is None:
+            return None
+        try:
+            return load_tensors(self.best_path(state.best_step))
+        except UserError as error:
+            raise unusable(self.folder / f"{state.step:08d}", error) from error
 
     def best_path(self, step: int) -> Path:
         return self.folder / f"best-{step:08d}.safetensors"
@@ -150,17 +165,43 @@ class Checkpoints:
     def _prune(self, newest: Path) -> None:
         """Remove what no checkpoint needs, and what a killed process left half written."""
         named = set()
-        for path in self.folder.glob("[0-9]*"):
-            if path == newest or (path / "kept").exists():
-                best = json.loads((path / "state.json").read_text())["best_step"]
-                named |= set() if best is None else {self.best_path(best).stem}
-            else:
+        for path in self.all():
+            if path != newest and not (path / "kept").exists():
                 shutil.rmtree(path, ignore_errors=True)
+                continue
+            try:
+                best = read_state(path).best_step
+            except UserError:  # one to be kept that was damaged: it stays, for its user to look at
+                continue
+            named |= set() if best is None else {self.best_path(best).stem}
         for path in self.folder.glob("best-*.safetensors*"):
             if not path.name.startswith(tuple(named)):
                 path.unlink(missing_ok=True)
         for path in self.folder.glob(".*.tmp"):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def read_state(checkpoint: Path) -> State:
+    """Where the training stood, according to a checkpoint."""
+    path = checkpoint / "state.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        state = State(**{**fields, "meter": tuple(map(float, fields["meter"]))})
+        numbers = (state.step, state.epochs_logged, state.best_step or 0)
+        if not all(isinstance(number, int) for number in numbers) or state.step != int(checkpoint.name):
+            raise ValueError(f"it is of step {state.step}")
+        return replace(state, best_top1=float(state.best_top1), seconds=float(state.seconds))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is damaged ({error})") from error
+
+
+def unusable(checkpoint: Path, error: Exception) -> UserError:
+    """One sentence, though the error may be several, for other remedies than that of a checkpoint."""
+    reason = " ".join(str(error).split()).partition("; ")[0]
+    return UserError(
+        f"the checkpoint {checkpoint} cannot be used: {reason}; remove that folder to continue from an earlier one, "
+        "or from the start if there is none"
+    )
 
 
 def stored(path: Path) -> bool:

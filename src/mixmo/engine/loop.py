@@ -107,13 +107,14 @@ class Trainer:
 
     def run(self, until: int | None = None) -> None:
         """Train to the end, or to step `until`; then or when a signal asks for it, save and stop."""
-        self.describe()
-        try:
-            self.steps(until)
-            self.loggers.finish("success")
-        except BaseException as error:
-            self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
-            raise
+        with stop_signals() as stopped:
+            self.describe()
+            try:
+                self.steps(until, stopped)
+                self.loggers.finish("success")
+            except BaseException as error:
+                self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
+                raise
 
     def describe(self) -> None:
         """What the run directory says before the first step, or the first one since it was stopped."""
@@ -126,16 +127,14 @@ class Trainer:
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         self.loggers.start(plain(self.recipe), lines)
 
-    def steps(self, until: int | None) -> None:
+    def steps(self, until: int | None, stopped: "Flag") -> None:
         """Steps, epochs and checkpoints, as long as they last."""
         run, state, world = self.run_folder, self.state, self.world
         last = self.schedule.steps if until is None else min(until, self.schedule.steps)
         saved = time.monotonic()
         self.net.train()
-        with (
-            stop_signals() as stopped,
-            Progress(self.recipe, self.schedule, state.step, self.runtime.quiet or not world.writes) as progress,
-        ):
+        quiet = self.runtime.quiet or not world.writes
+        with Progress(self.recipe, self.schedule, state.step, quiet) as progress:
             while state.step < last and not self.stopping:
                 try:
                     self.train_epoch(last, stopped, progress)

@@ -1,5 +1,6 @@
 """What must hold before a training starts: a folder to write to, data that fits the recipe, initial weights."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,22 @@ def check_world(recipe: Recipe, world: World) -> None:
                 f"{name} = {value} mixes the samples of a whole batch in one network, and runs on one device only; "
                 f"start it without torchrun"
             )
+
+
+def check_logged(run: Run, epochs: int, step: int, steps: int) -> None:
+    """A checkpoint must be of this training; metrics.jsonl should have its epochs, whose scores are not made again."""
+    if step > steps:
+        raise UserError(
+            f"the checkpoint in {run.path} is of step {step}, but this training has {steps}; remove the folder "
+            f"{run.path / 'checkpoints'} to train from the start"
+        )
+    last = max((line["epoch"] for line in run.metrics() if line["epoch"] <= epochs), default=0)
+    if last < epochs:
+        warnings.warn(
+            f"{run.path / 'metrics.jsonl'} has lost the epochs {last + 1} to {epochs}; training goes on without them: "
+            f"remove the folder {run.path / 'checkpoints'} first if you want to have them again",
+            stacklevel=2,
+        )
 
 
 def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:

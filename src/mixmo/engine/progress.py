@@ -14,12 +14,25 @@ from mixmo.recipes.schema import Recipe
 EVERY = 60.0  # seconds between two lines inside an epoch where there is no terminal
 
 
+class Lasting(Console):
+    """Standard error, as long as somebody listens. A training does not end because its terminal has."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError:
+            self.quiet = True
+
+
 class Progress:
     """Told of every step and epoch; writes to standard error, so that standard output stays for results."""
 
     def __init__(self, recipe: Recipe, schedule: Schedule, done: int, quiet: bool) -> None:
         self.recipe, self.schedule, self.done, self.quiet = recipe, schedule, done, quiet
-        self.console = Console(stderr=True)
+        self.console = Lasting(stderr=True)
         self.live = self.console.is_terminal and not quiet
         self.bar = Bar(
             TextColumn("{task.description}"),

@@ -67,6 +67,7 @@ class Runtime:
         try:
             device = torch.device(name)
             torch.empty(0, device=device)
+            torch.Generator(device)  # which "meta" has not
         except (RuntimeError, AssertionError) as error:
             raise UserError(
                 f"device '{self.device}' cannot be used here ({str(error).splitlines()[0]}); try cpu"

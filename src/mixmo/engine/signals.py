@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
     """Training was stopped by a signal, after saving."""
@@ -23,7 +25,10 @@ class Flag:
 
 @contextmanager
 def stop_signals() -> Iterator[Flag]:
-    """Ctrl-C and SIGTERM end the step under way, not the process. A second Ctrl-C does."""
+    """Ctrl-C, SIGTERM and a terminal that is closed end the step under way, not the process. A second Ctrl-C does.
+
+    What the process was told to ignore, as by `nohup`, it ignores further on.
+    """
     flag = Flag()
     before: dict[int, Any] = {}
 
@@ -32,8 +37,9 @@ def stop_signals() -> Iterator[Flag]:
         signal.signal(number, before[number])
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, stop)
+        for number in SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
     except ValueError:  # not in the main thread: its owner handles signals
         pass
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mixmo import data
 from mixmo.engine.loggers import Logger
 from mixmo.engine.loop import Trainer
-from mixmo.engine.prepare import check_fit, check_world, open_or_create, singles
+from mixmo.engine.prepare import check_fit, check_logged, check_world, open_or_create, singles
 from mixmo.engine.runtime import Runtime
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run
@@ -38,16 +38,17 @@ def train(
         with world.first():
             dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
             check_fit(recipe, dataset)
-            new = not (out / "recipe.yaml").exists()
+            new, ours = not (out / "recipe.yaml").exists(), not out.exists()
             run = open_or_create(recipe, out, resume or not world.writes, fitted=runtime.minutes is not None)
             if run.finished:
                 return run
             if world.writes:
                 held.enter_context(run.claimed())
         if world.writes and new:
-            held.enter_context(run.gone_unless_begun())
+            held.enter_context(run.gone_unless_begun(ours))
         if recipe.networks == 1:
             trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
+            check_logged(run, trainer.state.epochs_logged, trainer.state.step, trainer.schedule.steps)
             if runtime.minutes is not None and trainer.state.step == 0:
                 trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
             trainer.run(until)

@@ -15,7 +15,7 @@ from mixmo.hub.folder import from_pretrained
 from mixmo.models import Ensemble
 from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run, load_tensors
+from mixmo.runs import AGAIN, Run, load_tensors
 
 SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
 
@@ -61,7 +61,10 @@ def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration
     """Fitted to the images that the run held out; None if it did not. Never to the test set."""
     if run.recipe.validation == 0:
         return None
-    tensors = load_tensors(run.path / f"logits-{which}.safetensors")
+    path = run.path / f"logits-{which}.safetensors"
+    tensors = load_tensors(path)
+    if not {"validation_logits", "validation_labels"} <= tensors.keys():
+        raise UserError(f"{path} lacks the answers to the images held out; {AGAIN}")
     return calibrate(tensors["validation_logits"], tensors["validation_labels"], **settings)
 
 

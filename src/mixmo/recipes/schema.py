@@ -16,6 +16,7 @@ from mixmo.saliency.comixup import part_size
 Family = Literal["wrn", "preactresnet", "resnet"]
 Precision = Literal["fp32", "bf16"]
 Course = Literal["step", "cosine"]
+MOST = 1e6  # of a Dirichlet's or Beta's parameter
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,17 @@ class Recipe:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
         counts = ("validation", "crop", "seed", "subnets", "transport")
         for name in (*counts, "warmup", "weight_decay", "momentum", "clean", "average"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative or infinite")
+        for name in ("alpha", "pixel_alpha"):
+            if getattr(self, name) > MOST:
+                raise UserError(
+                    f"{name} = {getattr(self, name)}; all ratios are alike well below, take at most {MOST:g}"
+                )
+        if not 0 < self.decay_rate < math.inf:
+            raise UserError(
+                f"decay_rate = {self.decay_rate}; the learning rate is multiplied by it: above 0, and finite"
+            )
         if not 0 < self.lr < math.inf:
             raise UserError(f"lr = {self.lr}; the learning rate must be positive and finite")
         if self.size is not None and self.size < 1:

@@ -1,0 +1,110 @@
+"""Bad numbers, closed streams and odd names: one sentence or the result, never a traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mixmo.cli import main
+from mixmo.engine.progress import Lasting
+from mixmo.engine.signals import stop_signals
+from mixmo.runs import Run
+
+REFUSED = {
+    "show digits/cut-mixmo --device meta": "device 'meta' cannot be used here",
+    "show digits/cut-mixmo --dataset folder:mine": "the cost on dataset = folder:mine is not known",
+    "show digits/cut-mixmo --r inf": "it is written .inf",
+    "show digits/cut-mixmo --precision fp16": "expected fp32 or bf16, got fp16",
+    "bench digits/cut-mixmo --seconds .inf": "both must be positive and finite",
+    "plot masks --draw 1180591620717411303424": "--draw 1180591620717411303424; take a number from 0",
+    "reproduce --list --gpus-per-run -1": "--gpus-per-run -1.0; it cannot be negative",
+    "reproduce --list --cpus-per-run .nan": "--cpus-per-run nan; it cannot be negative",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused_in_one_sentence(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1
+    assert REFUSED[line] in said
+
+
+def test_nothing_given_for_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "digits/cut-mixmo", "--width", ""]) == 2
+    assert "width: expected int, got nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: x")])
+def test_too_little_memory(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("mixmo.cli.list_.main", fail)
+    assert main(["list"]) == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
+def test_another_error_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr("mixmo.cli.list_.main", fail)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        main(["list"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
+def test_closed_streams() -> None:
+    line = f"{sys.executable} -m mixmo list masks >&- 2>&-"
+    assert subprocess.run(["sh", "-c", line], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_a_name_that_is_no_text(runs: list[Run], tmp_path: Path, form: str) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(os.path.join(os.fsencode(folder), b"a\xff.png"), "PNG")
+    out = tmp_path / f"rows.{form}"
+    assert main(["predict", str(runs[0].path), str(folder), "--format", form, "--out", str(out)]) == 0
+    assert b"udcff.png" in out.read_bytes()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
+def test_a_closed_terminal_stops_a_training_unless_under_nohup() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        with stop_signals() as stopped:
+            signal.raise_signal(signal.SIGHUP)
+            assert stopped()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with stop_signals() as stopped:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stopped()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(5, "Input/output error")])
+def test_a_lost_terminal_does_not_end_a_training(error: OSError) -> None:
+    class Gone:
+        def write(self, _: str) -> None:
+            raise error
+
+        def flush(self) -> None:
+            raise error
+
+    console = Lasting(file=Gone())  # type: ignore[arg-type]
+    console.print("epoch 1")
+    console.print("epoch 2")
+    assert console.quiet
