@@ -263,14 +263,15 @@ of each family of timm, torchvision and pytorchcv's CIFAR networks, with random 
 - fold: the largest difference `mixmo.fold` makes; "refused" where the stem is not linear in its weights (weight
   standardisation), and the network is used as it is;
 - ONNX: the largest difference of the exported file, run by onnxruntime, from PyTorch; {exported} of {count} written.
-  Refused: what torch cannot trace for any batch (Gemma 4, FractalNet), what onnxruntime does not load (Shake-Shake),
-  and BiT, of which torch's file answers otherwise than PyTorch, without mixmo too.
+  Refused: what torch cannot trace for any batch (Gemma 4), what onnxruntime does not load (Shake-Shake), and BiT,
+  of which torch's file answers otherwise than PyTorch, without mixmo too.
 
 Differences are relative to the largest logit. With random weights some deep networks (CaiT, Inception, Xception) hardly
 react to the image, so that their "start" says little; what the stems give together is compared with the original
 stem's output in any case, by `wrap` itself. BiT has `noise=0.0`: with the default noise its heads start 2e-05 from the
 model, which is rounding in float32 (2e-08 in float64) but more than the 1e-05 asked of all here. Activation
 checkpointing (`set_grad_checkpointing`) gave the same gradients for 11 of 12 timm models tried; LeViT raised an error.
+A checkpoint around the stem itself is not supported.
 
 {rows}
 """
