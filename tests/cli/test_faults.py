@@ -82,7 +82,7 @@ def test_a_name_that_is_no_text(runs: list[Run], tmp_path: Path, form: str) -> N
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 def test_a_closed_terminal_stops_a_training_unless_under_nohup() -> None:
-    before = signal.getsignal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with stop_signals() as stopped:
             signal.raise_signal(signal.SIGHUP)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
@@ -27,7 +27,7 @@ class Flag:
 def stop_signals() -> Iterator[Flag]:
     """Ctrl-C, SIGTERM and a terminal that is closed end the step under way, not the process. A second Ctrl-C does.
 
-    What the process was told to ignore, as by `nohup`, it ignores further on.
+    Under `nohup` the terminal may close. SIGINT always counts: shells let background jobs ignore it unasked.
     """
     flag = Flag()
     before: dict[int, Any] = {}
@@ -37,8 +37,8 @@ def stop_signals() -> Iterator[Flag]:
         signal.signal(number, before[number])
 
     try:
-        for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
+        for number in (signal.SIGINT, signal.SIGTERM, HANGUP):
+            if number is not None and (number != HANGUP or signal.getsignal(number) != signal.SIG_IGN):
                 before[number] = signal.signal(number, stop)
     except ValueError:  # not in the main thread: its owner handles signals
         pass
