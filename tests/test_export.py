@@ -1,5 +1,6 @@
 """Exported files say what PyTorch says, in ONNX and .pt2, and what a loop over the formulas says."""
 
+import copy
 import json
 import sys
 import zipfile
@@ -21,6 +22,7 @@ from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
 from mixmo.export import export, pt2
+from mixmo.export.graph import Deployed
 from mixmo.recipes import named
 from mixmo.runs import Run, load_tensors
 
@@ -127,6 +129,18 @@ def test_outputs_are_those_of_predict(files: dict[str, Path], suffix: str) -> No
     np.testing.assert_allclose(plain["mutual_information"], prediction.mutual_information, atol=1e-6)
 
 
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_the_graph_says_what_predict_says(members: int) -> None:
+    """Before folding, which rounds otherwise."""
+    net, images = network(members=members), torch.randn(4, *SIZE)
+    prediction, outputs = mixmo.predict(net, images), Deployed(net)(images)
+    torch.testing.assert_close(outputs["probs"], prediction.probs, rtol=0, atol=1e-6)
+    torch.testing.assert_close(outputs["members"].transpose(0, 1), prediction.members, rtol=0, atol=1e-6)
+    torch.testing.assert_close(outputs["entropy"], prediction.entropy, rtol=0, atol=1e-6)
+    torch.testing.assert_close(outputs["mutual_information"], prediction.mutual_information, rtol=0, atol=1e-6)
+    assert (outputs["mutual_information"] >= 0).all()
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_metadata(files: dict[str, Path], suffix: str) -> None:
     about = metadata(files[suffix])
@@ -177,10 +191,11 @@ def test_what_cannot_be_folded_is_exported_as_it_is(tmp_path: Path) -> None:
     np.testing.assert_allclose(run_file(result.path, images)["members"], expected["members"], atol=1e-5)
 
 
-def test_a_single_network(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_single_network(tmp_path: Path, suffix: str) -> None:
     """It has one member, and exactly no mutual information."""
     net, images = network(members=1), torch.randn(3, *SIZE)
-    got = run_file(export(net, tmp_path / "net.pt2", size=SIZE).path, images)
+    got = run_file(export(net, tmp_path / f"net.{suffix}", size=SIZE).path, images)
     np.testing.assert_allclose(got["probs"], net(images).softmax(1).detach(), atol=1e-6)
     np.testing.assert_array_equal(got["probs"], got["members"][:, 0])
     np.testing.assert_array_equal(got["mutual_information"], 0)
@@ -206,7 +221,7 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pyt
 
 
 def test_pt2_files_are_small_and_fast(files: dict[str, Path]) -> None:
-    """The graph's text compressed, no images inside, filters channels last."""
+    """The graph's text compressed, no images inside, filters channels last, weights side by side, few operations."""
     with zipfile.ZipFile(files["pt2"]) as archive:
         entries = {entry.filename.split("/", 1)[1]: entry for entry in archive.infolist()}
     graph = entries["models/model.json"]
@@ -216,6 +231,35 @@ def test_pt2_files_are_small_and_fast(files: dict[str, Path]) -> None:
     filters = [tensor for tensor in program.state_dict.values() if tensor.dim() == 4 and min(tensor.shape[2:]) > 1]
     assert filters
     assert all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in filters)
+    assert not any("." in name for name in program.state_dict)
+    operations = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert operations.count("aten.linear.default") == 1
+    assert len(operations) - operations.index("aten.linear.default") - 1 == 13
+
+
+def test_weights_side_by_side_are_the_same_network() -> None:
+    """Also where one is shared, one changes at every call, and the new name of one is the old name of another."""
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+            self.second[0].weight = self.first.weight
+            self.p_first_bias = nn.Parameter(torch.randn(4))
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls.add_(1)
+            return self.second(self.first(x)) * self.p_first_bias + self.calls
+
+    net, x = Odd().eval(), torch.randn(3, 4)
+    program = torch.export.export(copy.deepcopy(net), (x,)).run_decompositions()  # which makes an output of `calls`
+    pt2.flatten(program)
+    assert set(program.state_dict) >= {"p_first_bias", "p_p_first_bias", "b_second_1_running_mean", "b_calls"}
+    module = program.module()
+    for _ in range(2):
+        assert torch.equal(module(x), net(x))
+    assert torch.export.unflatten(program)(x).shape == (3, 4)
 
 
 def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.special import entr
 
 from mixmo.export.metadata import OUTPUTS
 from mixmo.models.network import Ensemble, Network
@@ -70,11 +71,10 @@ class Deployed(nn.Module):
             images = images * self.get_buffer("scale") + self.get_buffer("shift")
         narrow = next(self.net.parameters()).dtype != images.dtype  # asked first: a graph keeps every conversion
         z_NMK: Tensor = self.net(images.bfloat16()).float() if narrow else self.net(images)
-        # Few operations on many rows: run one by one, as .pt2 files are, each costs the same however small it is.
-        members = z_NMK.shape[1]
-        p_NMK = torch.cat((z_NMK, z_NMK.mean(1, keepdim=True)), 1).softmax(-1)
-        members_NMK, probs_NK = p_NMK.narrow(1, 0, members), p_NMK.select(1, members)
-        p_NMK = torch.cat((p_NMK, members_NMK.mean(1, keepdim=True)), 1)
-        h_NM = torch.special.entr(p_NMK).sum(-1)  # of the members, the ensemble, the members' mean
-        information_N = (h_NM.select(1, members + 1) - h_NM.narrow(1, 0, members).mean(1)).clamp_min(0)
-        return dict(zip(OUTPUTS, (probs_NK, members_NMK, h_NM.select(1, members), information_N), strict=True))
+        # Few operations, and the same ones again: .pt2 files run them one by one, and each costs the same however small
+        # it is, most where it comes first.
+        members_NMK, probs_NK = z_NMK.softmax(-1), z_NMK.mean(1).softmax(-1)
+        entropy_N = entr(probs_NK).sum(-1)
+        # Class by class: rounding stays small, and a single member has exactly no information.
+        information_N = (entr(members_NMK.mean(1)) - entr(members_NMK).mean(1)).sum(-1).clamp_min(0)
+        return dict(zip(OUTPUTS, (probs_NK, members_NMK, entropy_N, information_N), strict=True))

@@ -19,6 +19,7 @@ EXTRA = "mixmo.json"  # the name of the metadata inside the file
 
 def write(program: "ExportedProgram", metadata: Metadata, path: Path) -> None:
     tidy(program)
+    flatten(program)
     with quiet():
         torch.export.save(program, path, extra_files={EXTRA: json.dumps(metadata.to_dict(), indent=2)})
     compress(path)
@@ -29,6 +30,21 @@ def tidy(program: "ExportedProgram") -> None:
     program.example_inputs = None
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
+
+
+def flatten(program: "ExportedProgram") -> None:
+    """Weights side by side, under the names that the graph has for them.
+
+    A loaded file looks each of them up at every call, and through nested modules this takes a tenth of a small
+    network's time.
+    """
+    signature, state = program.graph_signature, program.state_dict
+    names = {spec.target: spec.arg.name for spec in signature.input_specs if spec.target in state}
+    flat = {names.get(name, name): tensor for name, tensor in state.items()}
+    state.clear()
+    state.update(flat)
+    for spec in (*signature.input_specs, *signature.output_specs):
+        spec.target = names.get(spec.target, spec.target)
 
 
 def compress(path: Path) -> None:
