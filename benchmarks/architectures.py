@@ -251,7 +251,8 @@ several of them side by side) and those that give the answers (the head) by runn
 stem is what cuts the answer off from the image when its own gradient is cut; the head is the last layer that, doubled,
 makes the model answer twice. Where this fails, the error names candidates for `stem=` and `head=`. A backbone that
 needs images of a certain size and does not say so takes `size=(C, H, W)`. Models with auxiliary heads in training
-(GoogLeNet, Inception) need `head=`, or to be built without them.
+(GoogLeNet, Inception) need `head=`, or to be built without them. Activation checkpointing works behind the stem; a model
+that computes its stem a second time is refused.
 
 The table is made by `PYTHONPATH=src python benchmarks/architectures.py --onnx --out docs/architectures.md`: one network
 of each family of timm, torchvision and pytorchcv's CIFAR networks, with random weights and 10 classes.

@@ -88,7 +88,7 @@ def test_refused() -> None:
     with pytest.raises(mixmo.UserError, match="members = 0"):
         mixmo.convert(net, members=0)
     for given in ({"members": 2.5}, {"members": "3"}, {"classes": 1}, {"classes": True}):
-        with pytest.raises(mixmo.UserError, match="a whole number of them"):
+        with pytest.raises(mixmo.UserError, match="give a whole number, at least"):
             mixmo.convert(net, **given)  # type: ignore[arg-type]
     with pytest.raises(mixmo.UserError, match="folded from"):
         mixmo.convert(mixmo.fold(net), members=3)

@@ -168,7 +168,7 @@ def test_networks_that_do_not_fit_together():
     with pytest.raises(UserError, match="images_per_pass = '2'; give a whole number"):
         mixmo.predict(network(), pixels(), images_per_pass="2")
     for count in (0, -1):
-        with pytest.raises(UserError, match=f"batch_size = {count}; give at least 1"):
+        with pytest.raises(UserError, match=f"batch_size = {count}; give a whole number"):
             mixmo.predict(network(), pixels(), batch_size=count)
     with pytest.raises(UserError, match=r"images_per_pass = 1\.5"):
         mixmo.predict(network(), pixels(), images_per_pass=1.5)
@@ -328,3 +328,16 @@ def test_too_little_to_calibrate_with(held_out):
     assert calibrate(logits[:, :45], labels[:45], method="raps", risk=None).selective is None
     with pytest.raises(UserError, match="unknown conformal method 'lacs'; did you mean 'lac'"):
         calibrate(logits, labels, method="lacs")
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), torch.OutOfMemoryError("CUDA out")]
+)
+def test_too_many_images_at_once(error, monkeypatch):
+    def fail(*_: object) -> None:
+        raise error
+
+    net = mixmo.create("wrn10_1", classes=3)
+    monkeypatch.setattr(net, "each", fail)
+    with pytest.raises(mixmo.UserError, match=r"not enough memory to read 4 images of 8 x 8 .* a smaller batch_size"):
+        mixmo.predict(net, torch.randn(4, 3, 8, 8))

@@ -96,6 +96,7 @@ def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:
         ({"lr": 0.0}, "lr = 0.0"),
         ({"decay_rate": -1.0}, "decay_rate = -1.0"),
         ({"warmup": math.inf}, "warmup = inf; it cannot be negative or infinite"),
+        ({"momentum": 1.0}, "momentum = 1.0; past steps would never fade"),
         ({"average": math.inf}, "average = inf"),
         ({"alpha": 1e300}, "alpha = 1e\\+300; all ratios are alike"),
         ({"lr": math.nan}, "lr is not a number"),

@@ -12,7 +12,7 @@ import torch
 from mixmo import UserError
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
-from mixmo.evaluation import score_runs
+from mixmo.evaluation import load_network, score_runs
 from mixmo.recipes import named
 from mixmo.runs import Run, environment, save_tensors
 
@@ -149,3 +149,20 @@ def test_a_checkpoint_beyond_the_end(tmp_path: Path) -> None:
     folder.rename(folder.with_name("00000999"))
     with pytest.raises(UserError, match="is of step 999, but this training has"):
         train(SMALL, run.path, QUIET, resume=True)
+
+
+def test_a_training_that_has_not_ended_says_so(runs: list[Run], tmp_path: Path):
+    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    for name in ("logits-last.safetensors", "last.safetensors"):
+        (run.path / name).unlink()
+    with pytest.raises(UserError, match=r"logits-last.safetensors is missing; .* remove scores.json there"):
+        run.logits()
+    (run.path / "scores.json").unlink()
+    for ask in (run.logits, lambda: load_network(run)):
+        with pytest.raises(UserError, match=r"last.safetensors is missing: the training has not ended; continue it"):
+            ask()
+
+
+def test_weights_of_no_epoch(runs: list[Run]):
+    with pytest.raises(UserError, match="unknown epoch 'middle'; There are: best, last"):
+        load_network(runs[0], "middle")

@@ -8,20 +8,23 @@ for images, labels in loader:
 probabilities = net.eval()(images).softmax(-1)
 """
 
-from mixmo.about import About
-from mixmo.calibration import Calibration, calibrate
-from mixmo.convert import convert
-from mixmo.errors import UserError
-from mixmo.export import export
-from mixmo.fold import fold
-from mixmo.hub import from_pretrained, load, push_to_hub, save_pretrained
-from mixmo.loss import MixMoLoss, loss
-from mixmo.mixing import Mixer
-from mixmo.models import Ensemble, Network, create
-from mixmo.predict import predict
-from mixmo.prediction import Prediction
-from mixmo.types import Dataset, Mix, Split
-from mixmo.wrapping import Wrapped, wrap
+from mixmo.startup import stoppable
+
+with stoppable():
+    from mixmo.about import About
+    from mixmo.calibration import Calibration, calibrate
+    from mixmo.convert import convert
+    from mixmo.errors import UserError
+    from mixmo.export import export
+    from mixmo.fold import fold
+    from mixmo.hub import from_pretrained, load, push_to_hub, save_pretrained
+    from mixmo.loss import MixMoLoss, loss
+    from mixmo.mixing import Mixer
+    from mixmo.models import Ensemble, Network, create
+    from mixmo.predict import predict
+    from mixmo.prediction import Prediction
+    from mixmo.types import Dataset, Mix, Split
+    from mixmo.wrapping import Wrapped, wrap
 
 __version__ = "0.1.0"
 

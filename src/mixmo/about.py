@@ -1,10 +1,11 @@
 """What travels with a network's weights: the names of its classes, how its images are prepared, how good it is."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from mixmo.calibration import Calibration
-from mixmo.errors import UserError
+from mixmo.errors import UserError, check_number, check_whole
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,17 @@ class About:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        if len(self.size) != 3 or any(side < 1 for side in self.size):
+        for name in ("size", "mean", "std"):
+            if not isinstance(getattr(self, name), tuple | list):
+                raise UserError(f"{name} = {getattr(self, name)!r}; give a tuple of numbers")
+        if len(self.size) != 3:
             raise UserError(f"size = {self.size}; give channels, height and width of what the network sees")
+        for side in self.size:
+            check_whole("a side of size", side)
+        for value in (*self.mean, *self.std):
+            check_number("a value of mean or std", value)
+        if not all(0 < value < math.inf for value in self.std):
+            raise UserError(f"std = {self.std}; pixels are divided by it: give positive numbers")
         if not len(self.mean) == len(self.std) == self.size[0]:
             raise UserError(
                 f"mean has {len(self.mean)} and std {len(self.std)} values for images of {self.size[0]} channels; "
@@ -40,9 +50,11 @@ class About:
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> "About":
         """What `to_dict` gave, also after a journey through JSON."""
+        if not isinstance(given, dict):
+            raise UserError(f"a {type(given).__name__} does not describe a network; give what to_dict gave")
         known = {name: given[name] for name in (f.name for f in fields(cls)) if name in given}
         for name in ("size", "mean", "std", "classes"):
-            if known.get(name) is not None:
+            if isinstance(known.get(name), list):
                 known[name] = tuple(known[name])
         calibration = known.get("calibration")
         try:

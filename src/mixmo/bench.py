@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixmo.engine.batch import Batches
-from mixmo.engine.prepare import fresh_network, image_size
+from mixmo.engine.prepare import check_fit, check_memory, fresh_network, image_size
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.step import Graph, Step
 from mixmo.errors import UserError
@@ -177,6 +177,8 @@ class Bed:
 
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool) -> None:
         self.recipe, self.dataset, self.device = recipe, dataset, device
+        check_fit(recipe, dataset)
+        check_memory(recipe, dataset, device)
         self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         shapes = stage_shapes(self.net, recipe.seen(image_size(dataset))) if recipe.hidden != "none" else ()
         self.batches = Batches(recipe, dataset, dataset.train, shapes)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, check_number, check_whole
 from mixmo.metrics.calibration import fit_temperature
 from mixmo.metrics.checks import check_labels, check_logits
 from mixmo.metrics.conformal import Conformal, fewest, fit_conformal, tune
@@ -69,6 +69,9 @@ def calibrate(
     For RAPS, one sample in five, at random, chooses its two constants and the others fit the quantile. With `risk=None`
     no threshold is fitted.
     """
+    for name, value in (("level", level), ("risk", 0.0 if risk is None else risk), ("delta", delta)):
+        check_number(name, value)
+    check_whole("seed", seed, least=0)
     logits_MNK = check_logits(logits_MNK, "MNK")
     labels_N = check_labels(labels_N, logits_MNK)
     mean_NK, samples = logits_MNK.mean(0), len(labels_N)

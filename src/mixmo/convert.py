@@ -7,13 +7,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, check_whole
 from mixmo.models.network import Ensemble, Network, initialise
 from mixmo.wrapping.find import replace
 from mixmo.wrapping.given import bare
 from mixmo.wrapping.layers import Encoders, Heads
 from mixmo.wrapping.probe import at_rest, sample
-from mixmo.wrapping.sharing import NOISE, spread, summed
+from mixmo.wrapping.sharing import NOISE, check_noise, spread, summed
 from mixmo.wrapping.wrapped import Wrapped
 
 E = TypeVar("E", bound=Ensemble)
@@ -34,8 +34,9 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
     True
     """
     for what, count, least in (("members", members, 1), ("classes", classes, 2)):
-        if count is not None and (type(count) is not int or count < least):
-            raise UserError(f"{what} = {count!r}; a network has at least {least}, and a whole number of them")
+        if count is not None:
+            check_whole(what, count, least)
+    check_noise(noise)
     net = bare(net)
     result = copy.deepcopy(net)
     if isinstance(result, Network):

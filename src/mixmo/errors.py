@@ -1,13 +1,40 @@
 """What a user did wrong, said in one sentence."""
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral, Real
+from pathlib import Path
 
 MANY = 60  # names a sentence can still hold
 
 
 class UserError(ValueError):
     """Bad input: the message says what was wrong, where, what to do. The command line prints it and exits with 2."""
+
+
+def check_whole(name: str, value: object, least: int = 1) -> None:
+    """Refuses what is no whole number, or one below `least`.
+
+    >>> check_whole("members", 2.5)
+    Traceback (most recent call last):
+    mixmo.errors.UserError: members = 2.5; give a whole number, at least 1
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise UserError(f"{name} = {value!r}; give a whole number, at least {least}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuses what is no real number, such as a text that holds one."""
+    if not isinstance(value, Real):
+        raise UserError(f"{name} = {value!r}; give a number")
+
+
+def check_path(name: str, value: str | os.PathLike[str]) -> Path:
+    """The path, or a sentence where there is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise UserError(f"{name} = {value!r}; give a path")
+    return Path(value)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
@@ -17,7 +44,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     unknown mask 'cutt'; did you mean 'cut'? There are: cow, cut
     """
     names = sorted(known)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(str(name), names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
     if len(names) > MANY:
         return UserError(f"unknown {kind} '{name}'; {hint}There are {len(names)}, such as {', '.join(names[:3])}")

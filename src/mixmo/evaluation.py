@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixmo import data
-from mixmo.errors import UserError
+from mixmo.errors import UserError, unknown
 from mixmo.metrics.report import evaluate
 from mixmo.models import Network
 from mixmo.predict import check_multiplex, default_batch, predict_logits
@@ -20,6 +20,8 @@ from mixmo.weights import check
 
 def load_network(run: Run, which: str = "last") -> Network:
     """The trained network of a run, on the CPU, in eval mode."""
+    if which not in WHICH:
+        raise unknown("epoch", which, WHICH)
     about = run.json("dataset.json")
     net = run.recipe.network(len(about["classes"]), about["size"][0])
     path = run.path / f"{which}.safetensors"

@@ -13,6 +13,11 @@ def loss(logits: Tensor, mix: Mix) -> Tensor:
 
     `logits` (heads, N, K) are the network's answer to the Mix. In float32 at least, whatever the network's precision.
     """
+    if not isinstance(logits, Tensor) or not isinstance(mix, Mix):
+        raise UserError(
+            f"loss of a {type(logits).__name__} and a {type(mix).__name__}; give the network's answer to a Mix, and "
+            "the Mix: loss(net(mix), mix)"
+        )
     if logits.dim() != 3 or logits.shape[:2] != mix.weights.shape:
         heads, samples = mix.weights.shape
         raise UserError(
@@ -38,6 +43,9 @@ class MixMoLoss(nn.Module):
     def forward(self, logits: Tensor, target: Mix | Tensor) -> Tensor:
         if isinstance(target, Mix):
             return loss(logits, target)
+        for name, given in (("logits", logits), ("target", target)):
+            if not isinstance(given, Tensor):
+                raise UserError(f"{name} is a {type(given).__name__}; give logits (N, K), and labels (N,) or a Mix")
         return F.cross_entropy(logits.float(), fitting(target, logits))
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from mixmo.errors import UserError, unknown
+from mixmo.errors import UserError, check_number, check_whole, unknown
 from mixmo.masks import MASKS
 from mixmo.pairing import pair
 from mixmo.types import Mix
@@ -52,14 +52,20 @@ class Mixer:
     association: str = "own"
 
     def __post_init__(self) -> None:
-        if self.members < 1:
-            raise UserError(f"members = {self.members}; a network has at least 1 member")
+        check_whole("members", self.members)
+        check_whole("stride", self.stride)
+        for name in ("alpha", "p", "r"):
+            check_number(name, getattr(self, name))
+        if not isinstance(self.mask, str):
+            raise UserError(f'mask = {self.mask!r}; give its name, such as "cut" (`mixmo list masks`)')
         if self.mask not in MASKS and self.mask not in UNMASKED:
             raise unknown("mask", self.mask, [*MASKS, *UNMASKED])
         if not 0 <= self.p <= 1:
             raise UserError(f"p = {self.p} is no probability; take one from 0 (linear mixing only) to 1 (masks only)")
-        if not self.alpha > 0:
-            raise UserError(f"alpha = {self.alpha}; the Dirichlet distribution of the ratios needs alpha > 0")
+        if not 0 < self.alpha < math.inf:
+            raise UserError(
+                f"alpha = {self.alpha}; the Dirichlet distribution of the ratios needs alpha > 0, and finite"
+            )
         if not self.r > 0:
             raise UserError(f"r = {self.r}; the root of the loss weights must be positive (.inf for no weighting)")
         if self.association not in ASSOCIATIONS:
@@ -72,8 +78,15 @@ class Mixer:
 
         `progress` is the share of training done, from 0 to 1: p depends on it.
         """
+        if not isinstance(images, Tensor) or images.dim() != 4 or 0 in images.shape:
+            shape = tuple(getattr(images, "shape", ()))
+            raise UserError(f"images are a {type(images).__name__} {shape}; give a tensor (N, C, H, W), none of them 0")
+        check_number("progress", progress)
         n, (height, width) = len(images), images.shape[-2:]
-        labels = torch.as_tensor(labels, device=images.device)
+        try:
+            labels = torch.as_tensor(labels, device=images.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"labels are no tensor ({error}); give a class index each, or soft targets") from error
         if labels.dim() == 0 or len(labels) != n:
             raise UserError(f"{labels.numel()} labels for {n} images; give one each, or soft targets (N, K)")
         order_MN = torch.rand(self.members, n, device=images.device, generator=generator)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from mixmo.about import About
 from mixmo.augment.basic import centre, normalise
 from mixmo.calibration import Calibration
-from mixmo.errors import UserError
+from mixmo.errors import UserError, check_whole
+from mixmo.memory import exhausted
 from mixmo.models.network import Ensemble, Network
 from mixmo.prediction import Prediction
 from mixmo.types import Dataset, Split
@@ -50,8 +51,10 @@ def predict(
     for net in nets:
         if not hasattr(net, "answers"):
             raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size = {batch_size}; give at least 1, or none for one that fits")
+    if batch_size is not None:
+        check_whole("batch_size", batch_size)
+    if not isinstance(calibration, Calibration | None):
+        raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
     abouts: list[About | None] = [getattr(net, "about", None) for net in nets]
     pixels = _images(images, abouts)
     for net in nets:
@@ -168,14 +171,19 @@ def _logits(net: Ensemble, pixels: Tensor, about: About | None, images_per_pass:
 
 @contextmanager
 def readable(images_NCHW: Tensor) -> Iterator[None]:
-    """What a network says of images of a shape that it does not take, as one sentence."""
+    """What a network says of images of a shape that it does not take, or of too many of them, as one sentence."""
     try:
         yield
-    except (UserError, torch.OutOfMemoryError):
+    except UserError:
         raise
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except (MemoryError, RuntimeError, ValueError, AssertionError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        channels, height, width = images_NCHW.shape[1:]
+        count, channels, height, width = images_NCHW.shape
+        if exhausted(error):
+            raise UserError(
+                f"there is not enough memory to read {count} images of {height} x {width} pixels at once; "
+                "give a smaller batch_size, or smaller images"
+            ) from error
         raise UserError(
             f"the network cannot read images of {channels} channels and {height} x {width} pixels ({said}); "
             "give them (N, C, H, W), as in training"
@@ -188,6 +196,8 @@ def _images(images: Tensor | np.ndarray, abouts: Sequence[About | None]) -> Tens
         images = torch.from_numpy(np.ascontiguousarray(images))
     if not isinstance(images, Tensor):
         raise UserError(f"images are of type {type(images).__name__}; give a tensor or array (N, C, H, W)")
+    if images.is_meta:
+        raise UserError("images are on the meta device, where nothing is stored; give them on a CPU or a GPU")
     if images.ndim != 4 or 0 in images.shape:
         hint = "; add the first dimension with images[None]" if images.ndim == 3 else ""
         raise UserError(f"images have shape {tuple(images.shape)}; give (N, C, H, W), none of them 0{hint}")

@@ -28,6 +28,11 @@ class Prediction:
     logits: Tensor  # (M, N, K)
     calibration: Calibration | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.logits, Tensor) or self.logits.dim() != 3:
+            what = tuple(self.logits.shape) if isinstance(self.logits, Tensor) else type(self.logits).__name__
+            raise UserError(f"a prediction of logits {what}; give a tensor (members, samples, classes)")
+
     @cached_property
     def members(self) -> Tensor:
         """Probabilities of each member (M, N, K)."""

@@ -48,6 +48,7 @@ FIELDS: dict[str, dict[str, type]] = {  # what the JSON files of a run hold at l
         "best": dict,
     },
 }
+UNFINISHED = "the training has not ended; continue it with --resume"
 AGAIN = "if it is of a run, remove scores.json there and train with --resume, which writes it again"
 
 
@@ -146,7 +147,7 @@ class Run:
         """A JSON file of the run, with the fields that it must have."""
         path = self.path / name
         if name == "scores.json" and not path.exists():
-            raise UserError(f"{path} is missing: the training has not ended; continue it with --resume")
+            raise UserError(f"{path} is missing: {UNFINISHED}")
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -283,7 +284,8 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             raise UserError(f"{index_of(path)} is damaged ({error}); restore it from where it was written") from error
         return {name: tensor for file in files for name, tensor in load_tensors(path.with_name(file)).items()}
     if not path.is_file():
-        raise UserError(f"{path} is missing; {AGAIN}")
+        beside = {name for name in ("recipe.yaml", "scores.json") if path.with_name(name).is_file()}
+        raise UserError(f"{path} is missing" + (f": {UNFINISHED}" if beside == {"recipe.yaml"} else f"; {AGAIN}"))
     try:
         tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
         return tensors

@@ -1,6 +1,7 @@
 """mixmo eval --corruptions and --ood: tables, JSON and refusals. The scores themselves: test_robustness, test_ood."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -67,15 +68,15 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_corruptions_as_json_and_as_a_table(run: str, corrupted: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["eval", run, run, "--corruptions", str(corrupted), "--which", "best", "--json", *ON_CPU]) == 0
+    twin = shutil.copytree(run, f"{run}-twin", dirs_exist_ok=True)
+    assert main(["eval", run, twin, "--corruptions", str(corrupted), "--which", "best", "--json", *ON_CPU]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert scores["runs"] == [run, run]
+    assert scores["runs"] == [run, twin]
     found = scores["corrupted"]
     assert (found["which"], found["images"], set(found["corruptions"])) == ("best", 6, set(COMMON))
     assert set(found["corruptions"]["fog"]) == {"2", "4"}
-    assert (
-        main(["eval", run, "--corruptions", str(corrupted), "--which", "best", *ON_CPU]) == 0
-    )  # twice the run is once
+    # With its twin, a run answers as it does alone.
+    assert main(["eval", run, "--corruptions", str(corrupted), "--which", "best", *ON_CPU]) == 0
     text = capsys.readouterr().out
     rows = {line.split("  ")[0]: line.split() for line in text.splitlines() if "  " in line}
     fog = found["corruptions"]["fog"]
@@ -129,3 +130,16 @@ def test_refusals(run: str, corrupted: Path, tmp_path: Path, capsys: pytest.Capt
     folder = ("--corruptions", str(corrupted))
     assert "which" in said(capsys, "eval", run, *folder, "--which", "first")
     assert "is no run directory" in said(capsys, "eval", str(nowhere), *folder)
+
+
+@pytest.mark.parametrize("option", [["--corruptions", "absent"], ["--ood", "cifar100"], ["--multiplex"], []])
+def test_a_run_given_twice_is_refused_whatever_is_scored(
+    run: str, option: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert "is given twice; an ensemble needs different runs" in said(capsys, "eval", run, f"{run}/", *option)
+
+
+@pytest.mark.parametrize("option", ["--corruptions", "--ood"])
+def test_two_sets_at_a_time_are_refused(run: str, option: str, capsys: pytest.CaptureFixture[str]):
+    sentence = said(capsys, "eval", run, option, "here", f"{option}=there")
+    assert f"{option} is given twice, and one is scored at a time" in sentence

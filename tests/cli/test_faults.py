@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from mixmo.cli import main
@@ -20,16 +21,31 @@ REFUSED = {
     "show digits/cut-mixmo --dataset folder:mine": "the cost on dataset = folder:mine is not known",
     "show digits/cut-mixmo --r inf": "it is written .inf",
     "show digits/cut-mixmo --precision fp16": "expected fp32 or bf16, got fp16",
+    "show digits/cut-mixmo --decay 0.5": "decay: expected a list such as [0.5, 0.75], got 0.5",
+    "train digits/cut-mixmo": "the following arguments are required: --out",
+    "train": "the following arguments are required: recipe, --out",
     "bench digits/cut-mixmo --seconds .inf": "both must be positive and finite",
     "plot masks --draw 1180591620717411303424": "--draw 1180591620717411303424; take a number from 0",
+    "train digits/cut-mixmo --out huge --width 3000": "wrn10_3000 with 2 members on 64 images of 8x8 needs more",
+    "train digits/cut-mixmo --out huge --width 1000000000000": "wrn10_1000000000000 need more than can be counted",
+    "train digits/cut-mixmo --out huge --width 99999999999999999999": "need more than can be counted",
+    "train digits/cut-mixmo --out huge --depth 6000004": "take at most 1996",
+    "train digits/cut-mixmo --out huge --members 10000": "members = 10000; take at most 1000",
+    "train digits/cut-mixmo --out huge --batch_size 1000000000": "take a smaller batch_size",
+    "bench digits/cut-mixmo --batch_size 1000000000": "take a smaller batch_size",
     "reproduce --list --gpus-per-run -1": "--gpus-per-run -1.0; it cannot be negative",
     "reproduce --list --cpus-per-run .nan": "--cpus-per-run nan; it cannot be negative",
 }
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_refused_in_one_sentence(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_in_one_sentence(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mixmo.memory._physical", lambda: 2**36)
     assert main(line.split()) == 2
+    assert not list(tmp_path.iterdir())
     said = capsys.readouterr().err.strip()
     assert len(said.splitlines()) == 1
     assert REFUSED[line] in said
@@ -40,7 +56,14 @@ def test_nothing_given_for_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert "width: expected int, got nothing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: x")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: x"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
 def test_too_little_memory(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,8 +71,11 @@ def test_too_little_memory(
         raise error
 
     monkeypatch.setattr("mixmo.cli.list_.main", fail)
+    monkeypatch.setattr("mixmo.cli.train_.main", fail)
     assert main(["list"]) == 2
-    assert "not enough memory" in capsys.readouterr().err
+    assert "not enough memory; end other programs" in capsys.readouterr().err
+    assert main(["train"]) == 2
+    assert "not enough memory; take a smaller batch_size" in capsys.readouterr().err
 
 
 def test_another_error_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from mixmo.data.decode import Decoded, Sample, SkippedImages, decode, decode_all, report
 from mixmo.errors import UserError
@@ -76,6 +76,34 @@ def test_palettes_with_and_without_transparency(tmp_path: Path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert np.abs(decode(str(path), 8).astype(int) - RED).max() <= 2
+
+
+@pytest.mark.parametrize("extension", ["jpg", "png", "webp", "tif"])
+@pytest.mark.parametrize("orientation", range(9))
+def test_a_camera_that_was_not_upright(tmp_path: Path, extension: str, orientation: int):
+    """Quarters of four colours, as PIL turns the whole image; at a size that uses the JPEG draft mode."""
+    colours = np.array([[[220, 30, 30], [30, 220, 30]], [[30, 30, 220], [220, 220, 220]]], np.uint8)
+    image = Image.fromarray(colours.repeat(120, 0).repeat(160, 1))
+    exif = image.getexif()
+    exif[ExifTags.Base.Orientation] = orientation
+    path = tmp_path / f"a.{extension}"
+    image.save(path, exif=exif)
+    with Image.open(path) as stored:
+        upright = ImageOps.exif_transpose(stored).convert("RGB")
+    assert upright.size == ((240, 320) if orientation >= 5 else (320, 240))
+    side = min(upright.size)
+    left, top = (upright.width - side) // 2, (upright.height - side) // 2
+    expected = np.asarray(upright.crop((left, top, left + side, top + side)).resize((32, 32))).astype(int)
+    decoded = decode(str(path), 32)
+    for y, x in ((5, 5), (5, 26), (26, 5), (26, 26)):
+        assert np.abs(decoded[y, x] - expected[y, x]).max() < 12
+
+
+def test_damaged_metadata_do_not_make_an_image_unreadable(tmp_path: Path):
+    path = tmp_path / "a.jpg"
+    for exif in (b"Exif\0\0II*\0\xff\xff\xff\x7f", b"Exif\0\0nothing", b"Exif\0\0"):
+        Image.new("RGB", (16, 16), RED).save(path, exif=exif, quality=95)
+        assert np.abs(decode(str(path), 8).astype(int) - RED).max() <= 4
 
 
 def bad_files(folder: Path) -> list[Path]:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import mixmo
-from mixmo.models import FAMILIES, create, multiply_adds, parameters
+from mixmo.errors import UserError
+from mixmo.models import FAMILIES, create, multiply_adds, parameters, training_bytes
 
 # An excerpt of the reference's table, so that the essentials are tested without it: name, members, classes, count.
 COUNTS = [
@@ -130,3 +131,29 @@ def test_concatenation_widens_the_core() -> None:
 def test_bad_names(name: str, said: str) -> None:
     with pytest.raises(mixmo.UserError, match=said.replace("+", r"\+")):
         create(name, 10)
+
+
+def test_weights_that_no_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mixmo.memory._physical", lambda: 10**9)
+    with pytest.raises(UserError, match=r"the weights of wrn28_100 need 15 GB, and there are 1 GB of memory; take"):
+        create("wrn28_100", classes=10)
+    assert len(create("wrn10_1", classes=10).heads) == 2
+
+
+@pytest.mark.parametrize("name", ["wrn10_1", "preactresnet18_1"])
+def test_a_step_needs_at_least_what_is_said(name: str):
+    """What autograd keeps in a step, and weights three times, are no less than the bound, and not five times it."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    net = create(name, classes=10)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        answers = net(torch.randn(4, 3, 32, 32))
+    assert answers.requires_grad
+    needed = sum(kept.values()) + 2 * 4 * parameters(net)  # the weights are kept already
+    with torch.device("meta"):
+        bound = training_bytes(create(name, classes=10), (3, 32, 32), batch=4)
+    assert bound <= needed < 5 * bound

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import sys
 
 from mixmo.errors import UserError, unknown
@@ -47,6 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        if not rank():
+            print("mixmo: interrupted", file=sys.stderr)
+        return 130
 
 
 def prepare_streams() -> None:
@@ -69,6 +72,7 @@ def run(arguments: list[str]) -> int:
         print(__version__)
         return 0
     from mixmo.engine import Stopped
+    from mixmo.memory import exhausted
 
     try:
         if arguments[0] not in COMMANDS:
@@ -85,10 +89,6 @@ def run(arguments: list[str]) -> int:
         return 130
     except SystemExit as done:  # --help
         return int(done.code or 0)
-    except KeyboardInterrupt:
-        if not rank():
-            print("mixmo: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -97,8 +97,15 @@ def run(arguments: list[str]) -> int:
         )
         return 2
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not re.search(r"(allocate|out of|not enough) memory", str(error)):
+        if not exhausted(error):
             raise
-        print("mixmo: there is not enough memory; take a smaller width, depth or batch_size", file=sys.stderr)
+        print(f"mixmo{rank()}: there is not enough memory; {lower(arguments[0])}", file=sys.stderr)
         return 2
     return 0
+
+
+def lower(command: str) -> str:
+    """What takes less memory."""
+    if command in ("train", "bench", "show", "demo", "reproduce"):
+        return "take a smaller batch_size or width, or fewer members"
+    return "end other programs, give --device cpu if it was a GPU's, or take a machine with more"

@@ -2,6 +2,7 @@
 
 import re
 from argparse import ArgumentError
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 
@@ -76,7 +77,20 @@ def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:
     try:
         return into.parse_args(arguments)
     except ArgumentError as error:
-        raise UserError(f"{sentence(str(error))} (see {into.prog} --help)") from error
+        raise UserError(f"{dashed(sentence(str(error)), options)} (see {into.prog} --help)") from error
+
+
+def dashed(message: str, options: Collection[str]) -> str:
+    """Options that lack as they are written on a command line.
+
+    >>> dashed("the following arguments are required: recipe, out", {"--out"})
+    'the following arguments are required: recipe, --out'
+    """
+    what, _, names = message.partition("required: ")
+    if not names:
+        return message
+    written = [f"--{name}" if f"--{name}" in options else name for name in names.split(", ")]
+    return f"{what}required: {', '.join(written)}"
 
 
 def sentence(message: str) -> str:
@@ -101,6 +115,7 @@ def sentence(message: str) -> str:
     match = re.fullmatch(r'Parser key "([^"]+)"(?: element \d+)?: Expected an? (.+)\. Got value:(.*)', text)
     if not match:
         return text
+    kind = "a list such as [0.5, 0.75]" if match[2].startswith("tuple") else match[2]
     value = match[3].strip()
     hint = f"; as a number it is written .{value}" if value in ("inf", "nan") else ""
-    return f"{match[1]}: expected {match[2]}, got {value or 'nothing'}{hint}"
+    return f"{match[1]}: expected {kind}, got {value or 'nothing'}{hint}"

@@ -7,9 +7,12 @@ from typing import Any, Literal
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.tables import print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
-from mixmo.evaluation import score_multiplexed, score_runs
+from mixmo.errors import UserError
+from mixmo.evaluation import check_different, score_multiplexed, score_runs
 from mixmo.robustness import score_corruptions, score_ood
 from mixmo.runs import Run
+
+ONE = ("--corruptions", "--ood")  # of which a user may well want several
 
 
 def main(arguments: list[str]) -> None:
@@ -37,7 +40,11 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--device", default="auto", help="where to predict")
     into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, to predict")
     parsed = parse(into, arguments)
+    for option in ONE:
+        if sum(word.partition("=")[0] == option for word in arguments) > 1:
+            raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
     runs = [Run.open(path) for given in parsed.runs for path in Run.open(given).networks()]
+    check_different(runs)
     device = Runtime(device=parsed.device).resolve()
     title = " + ".join(str(path) for path in parsed.runs)
     scores: dict[str, Any] = {"runs": [str(run.path) for run in runs]}

@@ -18,7 +18,7 @@ import numpy as np
 
 from mixmo.data.decode import Decoded, Sample
 
-VERSION = 1  # of the format and of how images are decoded
+VERSION = 2  # of the format and of how images are decoded
 LEFTOVER = 3600  # seconds after which an unfinished folder belongs to a process that died
 
 

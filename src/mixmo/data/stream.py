@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from mixmo import memory
 from mixmo.data.cache import cached, fingerprint
 from mixmo.data.decode import NAMED, Sample, SkippedImages, decode, decode_all, report
 from mixmo.errors import UserError
@@ -221,23 +222,10 @@ def _start_worker(_: int) -> None:
 
 def room(device: torch.device) -> int:
     """Bytes of images that may stay in memory: half of what is free, on the device and on the host."""
-    free = _free_memory()
+    free = memory.free()
     if device.type == "cuda":
         free = min(free, torch.cuda.mem_get_info(device)[0])
     return free // 2
-
-
-def _free_memory() -> int:
-    """Of the host, or what a container leaves of it."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-        group = Path("/sys/fs/cgroup")
-        free = min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    except (OSError, ValueError, StopIteration):  # not Linux, or a group without a limit
-        pass
-    return free
 
 
 def default_workers() -> int:

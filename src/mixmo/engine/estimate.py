@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from mixmo.engine.loop import Trainer
+from mixmo.engine.prepare import check_samples
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.recipes.protocols import Facts
@@ -29,6 +30,7 @@ class Estimate(NamedTuple):
 
 def estimate(recipe: Recipe, facts: Facts, device: torch.device, measure: bool = True) -> Estimate:
     """Steps and, if measured, time."""
+    check_samples(recipe, facts.samples)
     schedule = Schedule(recipe, facts.samples - recipe.validation)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if not measure:

@@ -17,6 +17,7 @@ from mixmo.engine.checkpoint import Checkpoints, State
 from mixmo.engine.distributed import World, lost, synchronise
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.prepare import (
+    check_memory,
     describe,
     fresh_network,
     hold_out,
@@ -57,6 +58,7 @@ class Trainer:
         self.train_split, self.held_out = hold_out(dataset.train, recipe.validation, recipe.seed)
         self.schedule = Schedule(recipe, len(self.train_split.labels))
         self.stream = Stream(recipe.seed, device)
+        check_memory(recipe, dataset, device, self.world.size)
         self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.world.size > 1:
             self.net = synchronise(self.net, device)

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
+from mixmo import memory
 from mixmo.engine.distributed import World
 from mixmo.errors import UserError
 from mixmo.masks import MASKS
 from mixmo.mixing import grid
-from mixmo.models import Network
+from mixmo.models import Network, training_bytes
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run, plain
@@ -45,17 +46,10 @@ def open_or_create(recipe: Recipe, out: Path, resume: bool, fitted: bool = False
 def check_fit(recipe: Recipe, dataset: Dataset) -> None:
     """Whatever in a recipe cannot work on this data set, said before training starts."""
     samples, height, width = dataset.train.images.shape[:3]
-    if recipe.validation >= samples:
-        raise UserError(f"validation = {recipe.validation}, but {dataset.name} has only {samples} training images")
+    check_samples(recipe, samples)
     if recipe.size is not None and recipe.size > min(height, width):
         raise UserError(
             f"size = {recipe.size}, but the images of {dataset.name} are {height}x{width}; take a smaller one"
-        )
-    unique = recipe.batch_size // recipe.repetition
-    if samples - recipe.validation < unique:
-        raise UserError(
-            f"batch_size = {recipe.batch_size} needs {unique} images a step; "
-            f"{dataset.name} has {samples - recipe.validation}: take a smaller batch_size"
         )
     _, height, width = recipe.seen((1, height, width))
     if recipe.saliency != "none" and not (height == width and SALIENCY[recipe.saliency].fitting(width)):
@@ -71,6 +65,33 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
                 f"mask '{recipe.mask}' needs features of at least {MASKS[recipe.mask].minimum} positions a side; "
                 f"{dataset.name} gives {h}x{w}: take another mask"
             )
+
+
+def check_samples(recipe: Recipe, samples: int) -> None:
+    """There must be images to hold out, and then enough for a step."""
+    if recipe.validation >= samples:
+        raise UserError(f"validation = {recipe.validation}, but {recipe.dataset} has only {samples} training images")
+    unique = recipe.batch_size // recipe.repetition
+    if samples - recipe.validation < unique:
+        raise UserError(
+            f"batch_size = {recipe.batch_size} needs {unique} images a step; "
+            f"{recipe.dataset} has {samples - recipe.validation}: take a smaller batch_size"
+        )
+
+
+def check_memory(recipe: Recipe, dataset: Dataset, device: torch.device, processes: int = 1) -> None:
+    """A step that cannot fit into the memory of the device is refused before it fills it."""
+    channels, height, width = size = image_size(dataset)
+    with torch.device("meta"):
+        net = recipe.network(len(dataset.classes), channels)
+    needed = training_bytes(net, recipe.seen(size), recipe.batch_size // processes, recipe.precision)
+    there = memory.total(device)
+    if needed > there:
+        raise UserError(
+            f"a step of {recipe.architecture} with {recipe.members} members on {recipe.batch_size} images of "
+            f"{height}x{width} needs more than {memory.amount(needed)}, and there are {memory.amount(there)}; "
+            "take a smaller batch_size or width, or fewer members"
+        )
 
 
 def check_world(recipe: Recipe, world: World) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from mixmo.about import About
-from mixmo.errors import UserError, unknown
+from mixmo.errors import UserError, check_path, unknown
 from mixmo.export import onnx_
 from mixmo.export.graph import Deployed
 from mixmo.export.metadata import Metadata, check_statistics
@@ -88,7 +88,7 @@ def export(
         computes in bfloat16; "int8" (ONNX), which needs `calibration`: a few hundred images as the file takes them.
     test: images as the file takes them, and labels, to measure what the precision costs in accuracy.
     """
-    path = Path(path)
+    path = check_path("path", path)
     check_target(path, precision, overwrite)
     net = bare(net)
     if not isinstance(net, Ensemble):
@@ -100,6 +100,11 @@ def export(
         if temperature is None and known.calibration is not None:
             temperature = known.calibration.temperature
     temperature = checked_temperature(temperature)
+    if not isinstance(classes, Sequence | None):
+        raise UserError(f"classes = {classes!r}; give a name for each class")
+    for images in (calibration, None if test is None else test[0]):
+        if not isinstance(images, Tensor | None):
+            raise UserError(f"images are a {type(images).__name__}; give a tensor (N, C, H, W), as the file takes them")
     if precision == "int8" and (calibration is None or len(calibration) == 0):
         raise UserError("int8 takes its ranges from images; give some hundred of the training set as `calibration`")
     size = image_size(net, size)
@@ -164,6 +169,6 @@ def check_target(path: Path, precision: str, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise UserError(f"the folder {path.parent} does not exist; make it, or name another file")
     if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"{path} exists already; give another name, or allow to overwrite it")
+        raise UserError(f"{path} exists already; give another name, or allow to overwrite it (--force, overwrite=True)")
     if path.suffix == ".onnx":
         onnx_.check()

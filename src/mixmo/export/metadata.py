@@ -65,6 +65,8 @@ def check_statistics(
         raise UserError("give mean and std together, one number each a channel, of pixels in 0..1")
     if mean is None or std is None:
         return (), ()
+    if not hasattr(mean, "__len__") or not hasattr(std, "__len__"):
+        raise UserError(f"mean = {mean!r}, std = {std!r}; give a sequence of one number a channel each")
     if len(mean) != channels or len(std) != channels:
         raise UserError(f"mean has {len(mean)} and std {len(std)} numbers, but the images have {channels} channels")
     if not all(map(math.isfinite, mean)) or not all(0 < s < math.inf for s in std):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import mixmo
 from mixmo.about import About
 from mixmo.calibration import Calibration
-from mixmo.errors import UserError
+from mixmo.errors import UserError, check_path
 from mixmo.hub.architecture import build, describe
 from mixmo.hub.card import card
 from mixmo.models import Ensemble
@@ -43,12 +43,14 @@ def save_pretrained(
     in it. `name` is its name on the Hub, for the model card. The folder is read back, and the network in it must answer
     as this one does; only a wrapped backbone that is not timm's needs to be given again to be read.
     """
-    folder, net = Path(folder), bare(net)
+    folder, net = check_path("folder", folder), bare(net)
     if not isinstance(net, Ensemble):
         raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already; give a new folder, or remove it")
-    about = about or getattr(net, "about", None)
+    about = getattr(net, "about", None) if about is None else about
+    if not isinstance(about, About | None):
+        raise UserError(f"about is a {type(about).__name__}; give a mixmo.About(...)")
     if calibration is not None:
         if about is None:
             raise UserError("a calibration is saved with what the network is about; give about=mixmo.About(...)")
@@ -121,7 +123,7 @@ def push_to_hub(
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    if not HUB_NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(str(name)):
         raise UserError(f"'{name}' is no name on the Hub; write OWNER/NAME")
     with tempfile.TemporaryDirectory() as temporary:
         folder = save_pretrained(net, Path(temporary) / "model", about=about, calibration=calibration, name=name)
@@ -136,7 +138,7 @@ def push_to_hub(
 
 def find(where: Path | str, revision: str | None = None, token: str | None = None) -> Path:
     """The folder of a saved network: given, or downloaded from the Hub."""
-    path = Path(where)
+    path = check_path("where", where)
     if path.is_file() and path.suffix.lower() in PICKLES:
         raise UserError(f"{path} is a pickle, which can run anything when it is read; give a folder with {WEIGHTS}")
     if path.is_file():

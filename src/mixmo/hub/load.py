@@ -9,7 +9,7 @@ from mixmo.about import About
 from mixmo.calibration import Calibration, calibrate
 from mixmo.data.folder import PREFIX
 from mixmo.data.folder import SIZE as FOLDER_SIZE
-from mixmo.errors import UserError
+from mixmo.errors import UserError, check_path
 from mixmo.evaluation import load_network
 from mixmo.hub.folder import from_pretrained
 from mixmo.models import Ensemble
@@ -26,7 +26,7 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
     Its attribute `about` has the names of the classes, how images are prepared, the scores, and a calibration: as
     saved, or fitted to the validation images of the run, if it held some out. `which` is "last" or "best", for runs.
     """
-    if not (Path(where) / "recipe.yaml").is_file():
+    if not (check_path("where", where) / "recipe.yaml").is_file():
         return from_pretrained(where, model)
     run = Run.open(where)
     if run.recipe.networks > 1:

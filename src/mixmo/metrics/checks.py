@@ -10,6 +10,8 @@ _AXES = {"M": "members", "P": "predictors", "N": "samples", "K": "classes"}
 
 def check_logits(logits: Tensor, axes: str) -> Tensor:
     """`logits` in float64: finite, with one dimension a letter of `axes` (such as "MNK") and at least two classes."""
+    if not isinstance(logits, Tensor):
+        raise UserError(f"logits_{axes} is a {type(logits).__name__}; pass a tensor")
     if logits.ndim != len(axes) or 0 in logits.shape or logits.shape[-1] < 2:
         wanted = ", ".join(_AXES[axis] for axis in axes)
         raise UserError(
@@ -28,6 +30,8 @@ def check_logits(logits: Tensor, axes: str) -> Tensor:
 
 def check_labels(labels_N: Tensor, logits: Tensor) -> Tensor:
     """`labels_N` in int64: one class index a sample of `logits` (..., N, K), on the same device."""
+    if not isinstance(labels_N, Tensor):
+        raise UserError(f"labels_N is a {type(labels_N).__name__}; pass a tensor of class indices")
     samples, classes = logits.shape[-2:]
     if labels_N.shape != (samples,):
         raise UserError(

@@ -1,19 +1,34 @@
 """Networks by name: `create("wrn28_10", classes=100, members=2)`."""
 
+import math
 import re
+from collections.abc import Callable
 
+import torch
 from torch import nn
 
-from mixmo.errors import UserError, unknown
-from mixmo.models.cost import multiply_adds, parameters, stage_shapes
+from mixmo import memory
+from mixmo.errors import UserError, check_whole, unknown
+from mixmo.models.cost import multiply_adds, parameters, stage_shapes, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
 from mixmo.models.preact_resnet import preactresnet
 from mixmo.models.resnet import resnet
 from mixmo.models.wrn import wrn
 
-__all__ = ["FAMILIES", "Ensemble", "Network", "Parts", "create", "multiply_adds", "parameters", "stage_shapes"]
+__all__ = [
+    "FAMILIES",
+    "Ensemble",
+    "Network",
+    "Parts",
+    "create",
+    "multiply_adds",
+    "parameters",
+    "stage_shapes",
+    "training_bytes",
+]
 
 FAMILIES = {"wrn": wrn, "preactresnet": preactresnet, "resnet": resnet}
+MOST_MEMBERS = 1000  # hundreds of times what has been trained
 
 
 def create(
@@ -34,20 +49,45 @@ def create(
     >>> create("wrn16_2", classes=10, members=2).heads[1].out_features
     10
     """
-    match = re.fullmatch(r"([a-z]+)(\d+)_(\d+)", name)
+    match = re.fullmatch(r"([a-z]+)(\d+)_(\d+)", str(name))
     if not match:
         raise UserError(f"model '{name}' is not of the form family, depth, _, width; say for example wrn28_10")
     family, depth, width = match[1], int(match[2]), int(match[3])
     if family not in FAMILIES:
         raise unknown("model family", family, FAMILIES)
-    if members < 1 or width < 1 or classes < 1:
-        raise UserError(f"a network needs members, width and classes of at least 1, not {members}, {width}, {classes}")
+    counts = {"members": members, "width": width, "classes": classes, "channels": channels}
+    for what, number in counts.items():
+        check_whole(what, number)
     parts = FAMILIES[family](depth, width)
     encoders, heads = encoders or members, heads or members
     for what, count in (("encoders", encoders), ("heads", heads)):
         if count not in (1, members):
             raise UserError(f"{what} = {count}; take one each of the {members} members, or 1 shared by all")
-    stems: list[nn.Module] = [parts.encoder(channels) for _ in range(encoders)]
-    core = parts.core(parts.encoded * (members if concat else 1))
-    tops: list[nn.Module] = [parts.head(classes) for _ in range(heads)]
-    return Network(stems, core, tops, members=members, stride=parts.stride, concat=concat)
+    if members > MOST_MEMBERS:
+        raise UserError(f"members = {members}; take at most {MOST_MEMBERS}, each has a first convolution and a head")
+
+    def build() -> Network:
+        stems: list[nn.Module] = [parts.encoder(channels) for _ in range(encoders)]
+        core = parts.core(parts.encoded * (members if concat else 1))
+        tops: list[nn.Module] = [parts.head(classes) for _ in range(heads)]
+        return Network(stems, core, tops, members=members, stride=parts.stride, concat=concat)
+
+    _check_weights(name, build)
+    return build()
+
+
+def _check_weights(name: str, build: Callable[[], Network]) -> None:
+    """Refuses a network that no memory here can hold, by one without storage."""
+    there, needed = memory.total(torch.get_default_device()), math.inf
+    try:
+        with torch.device("meta"):
+            needed = 4 * parameters(build())
+    except (RuntimeError, TypeError) as error:
+        if "verflow" not in str(error):  # too many even to be counted
+            raise
+    if needed > there:
+        what = "more than can be counted" if math.isinf(needed) else memory.amount(needed)
+        raise UserError(
+            f"the weights of {name} need {what}, and there are {memory.amount(there)} of memory; take a smaller width "
+            "or depth, or fewer classes"
+        )

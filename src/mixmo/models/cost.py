@@ -51,3 +51,21 @@ def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:
         stage.register_forward_pre_hook(lambda _, inputs: shapes.append(inputs[0].shape[1:]))
     twin(torch.empty(1, *size, device="meta"))
     return shapes
+
+
+def training_bytes(net: Network, size: tuple[int, int, int], batch: int, precision: str = "fp32") -> int:
+    """What a training step on images (C, H, W) needs at least, for a network on the meta device.
+
+    Weights, gradients and momentum, and the convolutions' outputs, of which the backward pass needs the most.
+    """
+    outputs = 0
+
+    def add(_: nn.Module, __: Any, out: Tensor) -> None:
+        nonlocal outputs
+        outputs += out.numel()
+
+    handles = [layer.register_forward_hook(add) for layer in net.modules() if isinstance(layer, nn.Conv2d)]
+    net(torch.empty(2, *size, device="meta"))
+    for handle in handles:
+        handle.remove()
+    return 3 * 4 * parameters(net) + batch * outputs // 2 * (2 if precision == "bf16" else 4)

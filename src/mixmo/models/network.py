@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from mixmo.errors import UserError
 from mixmo.types import Hidden, Mix
 
 M = TypeVar("M", bound=nn.Module)
@@ -35,6 +36,9 @@ class Ensemble(nn.Module):
         """
         if isinstance(x, Mix):
             return self.read(x.images, x.coefficients, x.hidden)
+        if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():
+            what = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise UserError(f"the network was given a {what}; give a Mix, or float images (N, C, H, W)")
         return self.each(x).mean(0)
 
     def each(self, images_NCHW: Tensor) -> Tensor:
@@ -78,6 +82,8 @@ class Network(Ensemble):
         Mixed by `coefficients` in training; the plain sum without them, as at test time. Aggregated Learning
         concatenates the channels instead and needs no coefficients.
         """
+        if len(images_MNCHW) != self.members:
+            raise UserError(f"{len(images_MNCHW)} images a sample for a network that reads {self.members} at once")
         encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
         features = torch.cat(encoded, dim=1) if self.concat else blend(encoded, coefficients)
         pooled = self.core(features, hidden)

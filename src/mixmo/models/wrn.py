@@ -11,12 +11,15 @@ from mixmo.errors import UserError
 from mixmo.models.network import Parts, Stages, initialise
 
 ENCODED = 16
+DEEPEST = 1996
 
 
 def wrn(depth: int, width: int) -> Parts:
     """Wide residual network WRN-depth-width for small images (CIFAR)."""
     if depth < 10 or (depth - 4) % 6:
         raise UserError(f"depth {depth} is not a WRN depth; take 6n + 4, such as 10, 16, 22, 28 or 40")
+    if depth > DEEPEST:
+        raise UserError(f"depth {depth} is deeper than any network that was ever trained; take at most {DEEPEST}")
     features = 64 * width
 
     def core(channels: int) -> nn.Module:

@@ -133,6 +133,8 @@ class Recipe:
         for name in (*counts, "warmup", "weight_decay", "momentum", "clean", "average"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative or infinite")
+        if self.momentum >= 1:
+            raise UserError(f"momentum = {self.momentum}; past steps would never fade, take less than 1")
         for name in ("alpha", "pixel_alpha"):
             if getattr(self, name) > MOST:
                 raise UserError(

@@ -1,20 +1,19 @@
 """Any image classifier as an ensemble of M members: `wrap(timm.create_model("resnet50"), members=2)`."""
 
 import copy
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, check_whole
 from mixmo.models.network import Ensemble
 from mixmo.wrapping.find import Stem, find_heads, find_stems, replace
 from mixmo.wrapping.given import bare, check_runs, duplicate
 from mixmo.wrapping.layers import Encoders, Heads
 from mixmo.wrapping.probe import Size, Trial, at_rest, check_size, close, try_out
-from mixmo.wrapping.sharing import NOISE, perturbed, split, spread
-from mixmo.wrapping.training import single_output
+from mixmo.wrapping.sharing import NOISE, check_noise, perturbed, split, spread
+from mixmo.wrapping.training import check_training
 from mixmo.wrapping.wrapped import Wrapped
 
 __all__ = ["Wrapped", "wrap"]
@@ -49,10 +48,8 @@ def wrap(
     model = bare(model)
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
-    if type(members) is not int or members < 1:
-        raise UserError(f"members = {members!r}; a network has at least 1 member, and a whole number of them")
-    if not isinstance(noise, int | float) or not 0 <= noise < math.inf:
-        raise UserError(f"noise = {noise!r}; give a number from 0, relative to the size of the stem's weights")
+    check_whole("members", members)
+    check_noise(noise)
     if isinstance(model, Ensemble) and model.answers > 1:
         raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert gives it other members")
     check_size(size)
@@ -65,7 +62,7 @@ def wrap(
     both = {found.name for found in stems} & {last.name for last in heads}
     if both:
         raise UserError(f"'{min(both)}' is the model's first layer and its last; MixMo needs some between them")
-    single_output(backbone, trial, chosen=head is not None)
+    check_training(backbone, trial, [found.name for found in stems], chosen=head is not None)
     for found in stems:
         replace(backbone, found.name, _encoders(backbone.get_submodule(found.name), found, members, noise))
     for last in heads:

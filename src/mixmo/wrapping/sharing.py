@@ -7,8 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from mixmo.errors import UserError, check_number
+
 NOISE = 0.1  # the least that sets the members apart; docs/finetune.md compares
 SLIGHT = 1e-3  # of it, where noise cancels only to first order
+
+
+def check_noise(noise: float) -> None:
+    """Refuses what is no size of a deviation."""
+    check_number("noise", noise)
+    if not 0 <= noise < math.inf:
+        raise UserError(f"noise = {noise!r}; give a number from 0, relative to the size of the stem's weights")
 
 
 def spread(layers: Sequence[nn.Module], members: int, noise: float = NOISE) -> list[nn.Module]:

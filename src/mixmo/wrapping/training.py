@@ -1,20 +1,22 @@
-"""Models that answer otherwise in training: with auxiliary heads."""
+"""Models that run otherwise in training: with auxiliary heads, or with layers computed a second time."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
-from mixmo.wrapping.find import class_dim, leaves
+from mixmo.wrapping.find import class_dim, leaves, recomputed
 from mixmo.wrapping.probe import Trial, calls
 from mixmo.wrapping.wrapped import logits_of
 
 
-def single_output(model: nn.Module, trial: Trial, chosen: bool) -> None:
-    """Refuses several answers in training, unless the head was chosen; then what is not behind it is frozen.
+def check_training(model: nn.Module, trial: Trial, stems: Sequence[str], chosen: bool) -> None:
+    """Refuses stems that the backward pass calls, and several answers, unless the head was chosen.
 
-    Parameters without a part in the loss would otherwise stop distributed training.
+    Then what is not behind it is frozen: parameters without a part in the loss would stop distributed training.
     """
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     modes = [(module, module.training) for module in model.modules()]
@@ -23,9 +25,11 @@ def single_output(model: nn.Module, trial: Trial, chosen: bool) -> None:
     try:
         try:
             with torch.enable_grad():
-                output, seen = calls(model, layers, trial.images.clone().requires_grad_().clone())
+                images = trial.images.clone().requires_grad_()
+                output, seen = calls(model, layers, images.clone())
         except Exception:  # a model that does not train on two images trains on more
             return
+        _check_called_once(model, stems, output, images)
         others = _others(output)
         if not others:
             return
@@ -47,6 +51,22 @@ def single_output(model: nn.Module, trial: Trial, chosen: bool) -> None:
             for name, buffer in model.named_buffers():
                 if name in kept:
                     buffer.copy_(kept[name])
+
+
+def _check_called_once(model: nn.Module, stems: Sequence[str], output: Any, images: Tensor) -> None:
+    again: list[str] = []
+    handles = [
+        model.get_submodule(stem).register_forward_hook(lambda *_, stem=stem: again.append(stem)) for stem in stems
+    ]
+    try:
+        # No gradient, or none apart: then a checkpoint is reentrant, and find_stems saw it.
+        with suppress(RuntimeError):
+            torch.autograd.grad(logits_of(output).sum(), images, retain_graph=True, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if again:
+        raise recomputed(again[0])
 
 
 def _others(output: Any) -> list[Tensor]:

@@ -1,0 +1,38 @@
+"""Ctrl-C while the command `mixmo` still imports: PyTorch alone takes seconds, before `main` could catch anything."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+
+def is_command() -> bool:
+    """Whether this process was started as `mixmo` or `python -m mixmo`, not as a program that imports the package."""
+    started = sys.argv[0] if getattr(sys, "argv", None) else ""
+    return started == "-m" or Path(started).stem == "mixmo"  # -m: what Python has there until it knows the file
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C ends the command at once with one line and status 130; nothing is open yet that could be lost."""
+    alone = threading.current_thread() is threading.main_thread()  # only it may handle signals
+    ours = alone and is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    # Not an exception: some extension modules swallow those that come while they are imported.
+    if os.environ.get("RANK", "0") == "0":
+        with suppress(OSError):  # a closed stream
+            os.write(2, b"mixmo: interrupted\n")
+    os._exit(130)

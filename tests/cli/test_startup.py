@@ -1,0 +1,51 @@
+"""Ctrl-C while the command still imports."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mixmo
+from mixmo.cli import main
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> dict[str, str]:
+    """An environment whose PyTorch is interrupted as it is imported, and takes no notice."""
+    torch = tmp_path / "torch" / "__init__.py"
+    torch.parent.mkdir()
+    torch.write_text(
+        "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt as e:\n"
+        "    raise ImportError('no torch') from e\n"
+    )
+    source = Path(mixmo.__file__).parents[1]
+    return {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{source}"}
+
+
+def ended(env: dict[str, str], *arguments: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_the_command_ends_with_a_line(interrupted: dict[str, str], tmp_path: Path):
+    script = tmp_path / "mixmo"
+    script.write_text("from mixmo.cli import main\nmain()\n")
+    for arguments in (["-m", "mixmo", "list"], [str(script), "list"]):
+        assert ended(interrupted, *arguments) == (130, "mixmo: interrupted\n")
+
+
+def test_a_program_that_imports_the_package_sees_what_it_always_did(interrupted: dict[str, str]):
+    status, said = ended(interrupted, "-c", "import mixmo")
+    assert status == 1
+    assert "ImportError: no torch" in said
+
+
+def test_the_command_ends_alike_later(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def interrupt(_: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mixmo.cli.run", interrupt)
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "mixmo: interrupted\n"

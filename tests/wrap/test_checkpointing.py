@@ -1,0 +1,52 @@
+"""Models that compute layers again in the backward pass: behind the stem they train alike, around it it is refused."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import mixmo
+
+
+class Model(nn.Module):
+    """A stem and a body, each of them with or without activation checkpointing."""
+
+    def __init__(self, where: str, reentrant: bool) -> None:
+        super().__init__()
+        self.where, self.reentrant = where, reentrant
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU())
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("stem", "body"):
+            part = getattr(self, name)
+            x = checkpoint(part, x, use_reentrant=self.reentrant) if name in self.where else part(x)
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("stem", [None, "stem.0"])
+def test_around_the_stem(reentrant: bool, stem: str | None):
+    with pytest.raises(mixmo.UserError, match=r"computes 'stem.0' again in the backward pass \(torch"):
+        mixmo.wrap(Model("stem, body", reentrant), stem=stem)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_behind_the_stem(reentrant: bool):
+    gradients = []
+    torch.manual_seed(0)
+    weights = Model("", reentrant).state_dict()
+    for where in ("", "body"):
+        model = Model(where, reentrant)
+        model.load_state_dict(weights)
+        torch.manual_seed(1)
+        net = mixmo.wrap(model)
+        images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(2))
+        mix = mixmo.Mixer()(images, torch.arange(4), generator=torch.Generator().manual_seed(3))
+        mixmo.loss(net(mix), mix).backward()
+        gradients.append([parameter.grad for parameter in net.parameters()])
+    for plain, again in zip(*gradients, strict=True):
+        torch.testing.assert_close(again, plain)
