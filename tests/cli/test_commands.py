@@ -106,6 +106,8 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "36,601,416 parameters, 5.9571 G multiply-adds" in text
     assert "468,600 steps, 1,562 an epoch; learning rate 0.025" in text
+    assert main(["show", "cifar100/cut-mixmo-fast", "--time", "false"]) == 0
+    assert "fast: a short schedule" in capsys.readouterr().out
     assert main(["show", "digits/cut-mixmo", "--device", "cpu", "--width", "1"]) == 0
     assert "images/s" in capsys.readouterr().out
 

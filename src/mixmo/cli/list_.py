@@ -11,8 +11,7 @@ from mixmo.masks import MASKS
 from mixmo.metrics import DIVERSITY, METRICS
 from mixmo.mixing import UNMASKED
 from mixmo.models import FAMILIES
-from mixmo.recipes import METHODS, PROTOCOLS, names
-from mixmo.recipes.fast import SUFFIX
+from mixmo.recipes import PROTOCOLS, names, summary
 from mixmo.saliency import SALIENCY
 
 
@@ -22,12 +21,6 @@ def first_line(thing: object) -> str:
 
 def recipes() -> dict[str, str]:
     return {name: summary(name) for name in names()}
-
-
-def summary(name: str) -> str:
-    method = name.partition("/")[2]
-    fast = "; fast: a short schedule, to fit with --minutes" if method.endswith(SUFFIX) else ""
-    return METHODS[method.removesuffix(SUFFIX)].summary + fast
 
 
 def augmentations() -> dict[str, str]:

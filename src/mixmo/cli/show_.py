@@ -9,7 +9,8 @@ from mixmo.engine.estimate import estimate
 from mixmo.engine.progress import clock
 from mixmo.errors import UserError
 from mixmo.models import multiply_adds, parameters
-from mixmo.recipes import METHODS, PROTOCOLS
+from mixmo.recipes import PROTOCOLS, summary
+from mixmo.recipes.fast import SUFFIX
 from mixmo.runs import plain
 
 
@@ -20,9 +21,10 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--time", type=bool, default=True, help="measure the time")
     parsed = parse(into, arguments)
     recipe = recipe_of(parsed)
-    dataset, _, method = str(parsed.recipe).partition("/")
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"# {parsed.recipe}: {METHODS[method].summary}; {PROTOCOLS[dataset].summary}")
+    dataset = parsed.recipe.partition("/")[0]
+    protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
+    console.print(f"# {parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     print(yaml.safe_dump(plain(recipe), sort_keys=False), end="")
     known = {protocol.changes["dataset"]: protocol.facts for protocol in PROTOCOLS.values()}
     if recipe.dataset not in known:

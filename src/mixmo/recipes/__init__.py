@@ -6,7 +6,7 @@ from mixmo.recipes.methods import METHODS
 from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
 
-__all__ = ["METHODS", "PROTOCOLS", "Recipe", "named", "names"]
+__all__ = ["METHODS", "PROTOCOLS", "Recipe", "named", "names", "summary"]
 
 
 def names() -> list[str]:
@@ -27,3 +27,10 @@ def named(name: str) -> Recipe:
     fast = FAST[dataset] if method.endswith(SUFFIX) else {}
     chosen = METHODS[method.removesuffix(SUFFIX)]
     return Recipe(**{**PROTOCOLS[dataset].changes, **fast, **chosen.changes, **chosen.on.get(dataset, {})})
+
+
+def summary(name: str) -> str:
+    """What the method of a named recipe is."""
+    method = name.partition("/")[2]
+    fast = "; fast: a short schedule, to fit with --minutes" if method.endswith(SUFFIX) else ""
+    return METHODS[method.removesuffix(SUFFIX)].summary + fast
