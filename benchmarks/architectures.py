@@ -251,8 +251,7 @@ several of them side by side) and those that give the answers (the head) by runn
 stem is what cuts the answer off from the image when its own gradient is cut; the head is the last layer that, doubled,
 makes the model answer twice. Where this fails, the error names candidates for `stem=` and `head=`. A backbone that
 needs images of a certain size and does not say so takes `size=(C, H, W)`. Models with auxiliary heads in training
-(GoogLeNet, Inception) need `head=`, or to be built without them. Activation checkpointing works behind the stem; a model
-that computes its stem a second time is refused.
+(GoogLeNet, Inception) need `head=`, or to be built without them.
 
 The table is made by `PYTHONPATH=src python benchmarks/architectures.py --onnx --out docs/architectures.md`: one network
 of each family of timm, torchvision and pytorchcv's CIFAR networks, with random weights and 10 classes.
@@ -272,7 +271,7 @@ react to the image, so that their "start" says little; what the stems give toget
 stem's output in any case, by `wrap` itself. BiT has `noise=0.0`: with the default noise its heads start 2e-05 from the
 model, which is rounding in float32 (2e-08 in float64) but more than the 1e-05 asked of all here. Activation
 checkpointing (`set_grad_checkpointing`) gave the same gradients for 11 of 12 timm models tried; LeViT raised an error.
-A checkpoint around the stem itself is not supported.
+A model that computes its stem a second time in the backward pass is refused.
 
 {rows}
 """
