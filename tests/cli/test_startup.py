@@ -1,6 +1,7 @@
 """Ctrl-C while the command still imports."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,20 @@ def interrupted(tmp_path: Path) -> dict[str, str]:
 
 
 def ended(env: dict[str, str], *arguments: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=heed,
+    )
     return done.returncode, done.stderr
+
+
+def heed() -> None:
+    """Ctrl-C counts, also where a shell has it ignored for background jobs."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_the_command_ends_with_a_line(interrupted: dict[str, str], tmp_path: Path):
