@@ -386,3 +386,24 @@ def test_whether_a_stem_is_linear_does_not_depend_on_the_noise(noise: float) -> 
     assert torch.equal(again.each(images), net.each(images))
     plain = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8)), noise=noise)
     assert (net.backbone[0].scale, plain.backbone[0].scale) == (0.5, 1)
+
+
+def test_a_network_that_blows_rounding_up() -> None:
+    """Compared in float64, its members answer as it did; in float32 no two ways to compute it agree."""
+
+    class Steep(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(4):
+                x = (40 * x).sin()
+            return x
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), Steep(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
+    net, images = mixmo.wrap(model, size=(3, 16, 16)).eval(), torch.randn(2, 3, 16, 16)
+    folded = mixmo.fold(net)
+    with torch.no_grad():
+        expected = model(images)
+        for each in (net, folded):
+            assert 1e-3 < (each.each(images)[0] - expected).abs().max() / expected.abs().max() < 0.1
+        exact = mixmo.wrap(model.double(), size=(3, 16, 16)).each(images.double())
+    assert torch.allclose(exact, model(images.double()).expand(2, -1, -1), atol=1e-8)
