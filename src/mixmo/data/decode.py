@@ -4,10 +4,11 @@ import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import Image, ImageOps
 from rich.console import Console
 
 from mixmo.data.progress import bar
@@ -15,16 +16,6 @@ from mixmo.errors import UserError
 
 CHUNK = 256  # samples handed to a thread at once
 NAMED = 5  # unreadable files named in the warning
-UPRIGHT = 1  # of EXIF's orientations; what undoes the others:
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class SkippedImages(UserWarning):
@@ -54,9 +45,9 @@ def decode(path: str, size: int) -> np.ndarray:
     with Image.open(path) as image:
         image.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a fraction of its size
         rgb = _rgb(image)
-        turn = _turn(image)
-    if turn is not None:
-        rgb = rgb.transpose(turn)
+        if "exif" in image.info:  # asking costs a fifteenth of decoding a small JPEG
+            with suppress(Exception):  # metadata can be damaged in any way; the pixels are not
+                ImageOps.exif_transpose(rgb, in_place=True)
     width, height = rgb.size
     if (width, height) != (size, size):
         scale = size / min(width, height)
@@ -64,16 +55,6 @@ def decode(path: str, size: int) -> np.ndarray:
         left, top = (width - size) // 2, (height - size) // 2
         rgb = rgb.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
     return np.asarray(rgb)
-
-
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    """What sets a loaded image upright; PIL has done so itself with a TIFF."""
-    if "exif" not in image.info:  # asking costs a fifteenth of decoding a small JPEG
-        return None
-    try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, UPRIGHT))
-    except Exception:  # metadata can be damaged in any way; the pixels are not
-        return None
 
 
 def _rgb(image: Image.Image) -> Image.Image:
