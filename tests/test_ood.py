@@ -97,6 +97,17 @@ def test_its_own_data_set(runs: list[Run]):
         score_ood(runs, "digits", "last", CPU)
 
 
+def test_its_own_folder(photographs: Path, tmp_path: Path):
+    """At another size, or by another way there."""
+    own = f"folder:{photographs}@16"
+    recipe = named("cifar10/cut-mixmo").replace(dataset=own, depth=10, width=1, epochs=1, batch_size=2, repetition=1)
+    run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True))
+    (tmp_path / "link").symlink_to(photographs)
+    for path in (f"{photographs}@16", f"{photographs}@8", f"{photographs}", f"{photographs}/test/..@9", "link@32"):
+        with pytest.raises(UserError, match=r"is what .* was trained on; give another data set"):
+            score_ood([run], f"folder:{path}", "last", CPU, root=tmp_path)
+
+
 def test_unknown(runs: list[Run]):
     with pytest.raises(UserError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
         score_ood(runs, "cifar", "last", CPU)

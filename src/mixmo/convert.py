@@ -7,13 +7,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from mixmo.errors import UserError, check_whole
+from mixmo import memory
+from mixmo.errors import UserError, check_members, check_whole
 from mixmo.models.network import Ensemble, Network, initialise
 from mixmo.wrapping.find import replace
 from mixmo.wrapping.given import bare
 from mixmo.wrapping.layers import Encoders, Heads
 from mixmo.wrapping.probe import at_rest, sample
-from mixmo.wrapping.sharing import NOISE, check_noise, spread, summed
+from mixmo.wrapping.sharing import NOISE, check_noise, repeated, spread, summed
 from mixmo.wrapping.wrapped import Wrapped
 
 E = TypeVar("E", bound=Ensemble)
@@ -33,9 +34,10 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
     >>> torch.allclose(three.each(x)[2], net.each(x)[0], atol=1e-5)
     True
     """
-    for what, count, least in (("members", members, 1), ("classes", classes, 2)):
-        if count is not None:
-            check_whole(what, count, least)
+    if members is not None:
+        check_members(members)
+    if classes is not None:
+        check_whole("classes", classes, least=2)
     check_noise(noise)
     net = bare(net)
     result = copy.deepcopy(net)
@@ -60,9 +62,9 @@ def _convert_network(net: Network, members: int, classes: int | None, noise: flo
         else:
             net.encoders = nn.ModuleList(spread(encoders, members, noise))
         shared = len(heads) < net.members
-        net.heads = nn.ModuleList(_copies(heads, 1 if shared else members))
+        net.heads = nn.ModuleList(repeated(heads, 1 if shared else members))
     if classes is not None:
-        net.heads = nn.ModuleList([initialise(_anew(head, classes)) for head in net.heads])
+        net.heads = nn.ModuleList([initialise(head) for head in _anew(list(net.heads), classes)])
     net.members, net.answers = members, len(net.heads)
 
 
@@ -70,23 +72,21 @@ def _convert_wrapped(net: Wrapped, members: int, classes: int | None, noise: flo
     if members != net.members:
         _unfolded(net)
         for name in net.stems:
-            old = net.backbone.get_submodule(name)
-            assert isinstance(old, Encoders)
+            old = net.encoders_at(name)
             if old.scale != 1 and members % net.members:
                 raise UserError(
                     f"stem '{name}' is not linear in its weights, so {net.members} of them cannot be shared out among "
                     f"{members}; take a multiple"
                 )
-            copies = spread(list(old.copies), members, noise) if old.scale == 1 else _copies(list(old.copies), members)
+            copies = spread(list(old.copies), members, noise) if old.scale == 1 else repeated(list(old.copies), members)
             scale = 1.0 if old.scale == 1 else 1 / members
             replace(net.backbone, name, Encoders(copies, old.layout, scale))
     for name in net.heads:
-        heads = net.backbone.get_submodule(name)
-        assert isinstance(heads, Heads)
+        heads = net.heads_at(name)
         count = members if members != net.members else len(heads.copies)
-        copies = _copies(list(heads.copies), count)
+        copies = repeated(list(heads.copies), count)
         if classes is not None:
-            copies = [_anew(copy, classes) for copy in copies]
+            copies = _anew(copies, classes)
         replace(net.backbone, name, Heads(copies, heads.dim, heads.follows))
         net.answers = count
     net.members, net.classes = members, classes or net.classes
@@ -113,21 +113,24 @@ def _unfolded(net: Ensemble) -> None:
         )
 
 
-def _copies(layers: Sequence[nn.Module], count: int) -> list[nn.Module]:
-    return [copy.deepcopy(layers[m % len(layers)]) for m in range(count)]
+def _anew(heads: Sequence[nn.Module], classes: int) -> list[nn.Module]:
+    """Fresh layers like `heads`, for other classes."""
+    return [_fresh(head, classes, len(heads)) for head in heads]
 
 
-def _anew(head: nn.Module, classes: int) -> nn.Module:
-    """A fresh layer like `head`, for other classes."""
-    new: nn.Module
-    like = {"bias": getattr(head, "bias", None) is not None}
-    if type(head) is nn.Linear:
-        new = nn.Linear(head.in_features, classes, **like)
-    elif type(head) is nn.Conv2d and head.groups == 1:
-        new = nn.Conv2d(head.in_channels, classes, head.kernel_size, head.stride, head.padding, **like)  # type: ignore[arg-type]
-    else:
+def _fresh(head: nn.Module, classes: int, count: int) -> nn.Module:
+    """A fresh layer like `head`, one of `count`."""
+    if type(head) is not nn.Linear and not (type(head) is nn.Conv2d and head.groups == 1):
         raise UserError(
             f"a head of {type(head).__name__} cannot be made anew; give the model other classes, then wrap it"
         )
     weight: Tensor = head.get_parameter("weight")
+    needed = count * classes * (memory.weights(head) // len(weight))
+    memory.check(needed, weight.device, f"the heads of {classes} classes", "take fewer classes")
+    new: nn.Module
+    like = {"bias": head.bias is not None}
+    if isinstance(head, nn.Linear):
+        new = nn.Linear(head.in_features, classes, **like)
+    else:
+        new = nn.Conv2d(head.in_channels, classes, head.kernel_size, head.stride, head.padding, **like)  # type: ignore[arg-type]
     return new.to(weight.device, weight.dtype).train(head.training)

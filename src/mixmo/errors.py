@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 MANY = 60  # names a sentence can still hold
+MOST_MEMBERS = 1000  # hundreds of times what has been trained
 
 
 class UserError(ValueError):
@@ -22,6 +23,13 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UserError(f"{name} = {value!r}; give a whole number, at least {least}")
+
+
+def check_members(members: int) -> None:
+    """Refuses what is no number of members, or hopelessly many."""
+    check_whole("members", members)
+    if members > MOST_MEMBERS:
+        raise UserError(f"members = {members}; take at most {MOST_MEMBERS}, each has a first convolution and a head")
 
 
 def check_number(name: str, value: object) -> None:

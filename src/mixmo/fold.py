@@ -11,7 +11,6 @@ from mixmo.errors import UserError
 from mixmo.models.network import Ensemble, Network
 from mixmo.wrapping.find import replace
 from mixmo.wrapping.given import bare
-from mixmo.wrapping.layers import Encoders
 from mixmo.wrapping.probe import at_rest, close, relative, sample
 from mixmo.wrapping.sharing import summed
 from mixmo.wrapping.wrapped import Wrapped
@@ -53,8 +52,7 @@ def _fold_network(net: Network) -> Tensor:
 
 def _fold_wrapped(net: Wrapped) -> Tensor:
     for name in net.stems:
-        encoders = net.backbone.get_submodule(name)
-        assert isinstance(encoders, Encoders)
+        encoders = net.encoders_at(name)
         if encoders.scale != 1:
             raise UserError(f"stem '{name}' cannot be folded: {NONLINEAR}")
         replace(net.backbone, name, summed(list(encoders.copies)))

@@ -1,11 +1,15 @@
 """How much memory there is, and how it is told that there is too little."""
 
+import math
 import os
 import re
 import sys
 from pathlib import Path
 
 import torch
+from torch import nn
+
+from mixmo.errors import UserError
 
 GROUP = Path("/sys/fs/cgroup")  # of a container
 
@@ -40,6 +44,24 @@ def _physical() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def weights(module: nn.Module) -> int:
+    """Bytes of its parameters."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
+
+
+def check(needed: float, device: torch.device, what: str, remedy: str) -> None:
+    """Refuses what needs more bytes than the device has at all.
+
+    >>> check(2**70, torch.device("meta"), "many images", "take fewer")
+    Traceback (most recent call last):
+    mixmo.errors.UserError: many images need 1,180,591,620,717 GB, and there are 9,223,372,037 GB of memory; take fewer
+    """
+    there = total(device)
+    if needed > there:
+        said = amount(needed) if needed < math.inf else "more than can be counted"
+        raise UserError(f"{what} need {said}, and there are {amount(there)} of memory; {remedy}")
+
+
 def exhausted(error: BaseException) -> bool:
     """Whether this says that there is no memory left: Python's error, or PyTorch's of a CPU or of a GPU.
 
@@ -55,7 +77,7 @@ def exhausted(error: BaseException) -> bool:
 def amount(count: float) -> str:
     """Bytes in words.
 
-    >>> amount(2**34), amount(3e16)
-    ('17 GB', '30,000,000 GB')
+    >>> amount(2**34), amount(3e16), amount(1.5e8)
+    ('17 GB', '30,000,000 GB', '0.15 GB')
     """
-    return f"{count / 1e9:,.0f} GB"
+    return f"{count / 1e9:,.0f} GB" if count >= 1e9 else f"{count / 1e9:.2g} GB"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from mixmo.errors import UserError, check_number, check_whole, unknown
+from mixmo.errors import UserError, check_members, check_number, check_whole, unknown
 from mixmo.masks import MASKS
 from mixmo.pairing import pair
 from mixmo.types import Mix
@@ -17,6 +17,7 @@ UNMASKED = {
     "sum": "MIMO: the encodings summed, kappa = 1/M; no mask.",
     "concat": "Aggregated Learning: the encodings concatenated along the channels; no mask.",
 }
+LATE = 1.5  # of a training that goes on for longer than was said; beyond, somebody counts steps or epochs
 ASSOCIATIONS = ("own", "random", "predominant", "interpolated")
 
 
@@ -52,7 +53,7 @@ class Mixer:
     association: str = "own"
 
     def __post_init__(self) -> None:
-        check_whole("members", self.members)
+        check_members(self.members)
         check_whole("stride", self.stride)
         for name in ("alpha", "p", "r"):
             check_number(name, getattr(self, name))
@@ -82,6 +83,8 @@ class Mixer:
             shape = tuple(getattr(images, "shape", ()))
             raise UserError(f"images are a {type(images).__name__} {shape}; give a tensor (N, C, H, W), none of them 0")
         check_number("progress", progress)
+        if not 0 <= progress < LATE:
+            raise UserError(f"progress = {progress}; give the share of training done, from 0 to 1: step / steps")
         n, (height, width) = len(images), images.shape[-2:]
         try:
             labels = torch.as_tensor(labels, device=images.device)

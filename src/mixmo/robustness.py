@@ -14,8 +14,10 @@ from torch import Tensor
 
 from mixmo import data
 from mixmo.augment.basic import centre
+from mixmo.data import folder as folders
 from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.progress import track
+from mixmo.data.registry import where
 from mixmo.data.stream import Files
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network, run_logits, stack
@@ -116,7 +118,7 @@ def score_ood(
     normalised like them, so that neither size nor range gives them away.
     """
     about = [run.json("dataset.json") for run in runs]
-    if name == about[0]["name"]:
+    if folders.same(name, about[0]["name"], where(root)):
         raise UserError(f"--ood {name} is what {runs[0].path} was trained on; give another data set")
     inside_MNK, labels_N = stack([run_logits(run, which, source, device, root) for run in runs], runs)
     outside_NHWC = data.load(name, root).test.images

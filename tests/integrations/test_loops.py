@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mixmo
 from mixmo.augment.basic import normalise
@@ -215,3 +215,74 @@ def test_criterion(samples: TensorDataset) -> None:
     ensemble = copy.deepcopy(net).eval()(images)
     own = ensemble.log_softmax(1)[torch.arange(BATCH), labels]
     torch.testing.assert_close(criterion(ensemble, labels), -own.mean())
+
+
+def test_what_is_no_ensemble_is_refused() -> None:
+    from mixmo.integrations.lightning import MixMoModule
+
+    with pytest.raises(UserError, match=r"a Linear has no members; give it to mixmo.wrap first"):
+        MixMoModule(torch.nn.Linear(2, 2), MIXER, sgd)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"mixer is a str; give a mixmo.Mixer"):
+        MixMoModule(network(), "cut", sgd)  # type: ignore[arg-type]
+
+
+def test_lightning_on_a_stream_of_unknown_length(samples: TensorDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows how much of the training is done: it stays at its beginning."""
+    from lightning.pytorch import Trainer
+
+    from mixmo.integrations.lightning import MixMoModule
+
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(samples)
+
+    seen: list[float] = []
+    call = mixmo.Mixer.__call__
+
+    def record(mixer: mixmo.Mixer, images: Tensor, labels: Tensor, progress: float, generator: Any) -> Mix:
+        seen.append(progress)
+        return call(mixer, images, labels, progress, generator)
+
+    monkeypatch.setattr(mixmo.Mixer, "__call__", record)
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    trainer = Trainer(max_epochs=2, enable_model_summary=False, **options)
+    trainer.fit(MixMoModule(network(), MIXER, sgd), DataLoader(Stream(), BATCH))
+    assert seen == [0.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((torch.zeros(4, 1, 8, 8), torch.arange(4), 0, 0), "steps = 0; give how many there will be, math.inf where"),
+        ((torch.zeros(4, 1, 8, 8), torch.arange(4), 3, -1), "steps = -1; give"),
+        (("pixel_values", "label", 0, 5), r"a batch holds a str for images; give pairs \(images, labels\)"),
+    ],
+)
+def test_steps_that_cannot_be(given: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        StepMixer(MIXER)(*given)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"gradient_checkpointing": True}, r"is the backbone's own; .* net.backbone.gradient_checkpointing_enable\(\)"),
+        ({"label_smoothing_factor": 0.1}, r"label_smoothing_factor = 0.1 is not part of MixMo's loss; leave it out"),
+    ],
+)
+def test_arguments_of_hugging_face_that_do_not_fit(option: dict[str, Any], said: str, tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+
+    from mixmo.integrations.huggingface import MixMoTrainer
+
+    with pytest.raises(UserError, match=said):
+        MixMoTrainer(network(), TrainingArguments(str(tmp_path), report_to=[], **option), mixer=MIXER)
+
+
+def test_samples_without_labels() -> None:
+    from mixmo.integrations.huggingface import collate
+
+    with pytest.raises(
+        UserError, match="a sample has pixel_values, target; it needs pixel_values, and label or labels"
+    ):
+        collate([{"pixel_values": torch.zeros(1, 8, 8), "target": 1}])

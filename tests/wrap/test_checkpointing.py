@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
 import mixmo
@@ -50,3 +51,55 @@ def test_behind_the_stem(reentrant: bool):
         gradients.append([parameter.grad for parameter in net.parameters()])
     for plain, again in zip(*gradients, strict=True):
         torch.testing.assert_close(again, plain)
+
+
+def trained(net: nn.Module) -> list[Tensor | None]:
+    """The gradients of a step; with those of the images, without which a reentrant checkpoint does nothing."""
+    images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    mix = mixmo.Mixer()(images, torch.arange(4), generator=torch.Generator().manual_seed(3))
+    mixmo.loss(net(mix), mix).backward()
+    return [parameter.grad for parameter in net.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_switched_on_around_the_stem_of_a_wrapped_model(reentrant: bool):
+    net = mixmo.wrap(Model("body", reentrant))
+    net.backbone.where = "stem, body"
+    with pytest.raises(mixmo.UserError, match=r"computes its stem again in the backward pass \(torch"):
+        trained(net)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("mixed", [True, False])
+def test_around_the_whole_network(reentrant: bool, mixed: bool):
+    """The network itself gives its stem the images again: the same gradients as without."""
+    torch.manual_seed(0)
+    net = mixmo.wrap(Model("", reentrant))
+    gradients = []
+    for around in (False, True):
+        images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(2)).requires_grad_()
+        mix = mixmo.Mixer()(images, torch.arange(4), generator=torch.Generator().manual_seed(3))
+        call = net.read if mixed else net.each
+        given = (mix.images, mix.coefficients) if mixed else (images,)
+        answers = checkpoint(call, *given, use_reentrant=reentrant) if around else call(*given)
+        net.zero_grad()
+        answers.square().sum().backward()
+        gradients.append([images.grad, *(parameter.grad for parameter in net.parameters())])
+    for plain, again in zip(*gradients, strict=True):
+        torch.testing.assert_close(again, plain)
+
+
+def test_around_a_layer_of_a_wrapped_model():
+    """As torch's `apply_activation_checkpointing` does: what stands around the stem would keep its images from it."""
+    torch.manual_seed(0)
+    net = mixmo.wrap(Model("", False))
+    plain = trained(net)
+    net.zero_grad()
+    stem, body = net.backbone.stem[0], net.backbone.body
+    net.backbone.body = checkpoint_wrapper(body)
+    for again, gradient in zip(trained(net), plain, strict=True):
+        torch.testing.assert_close(again, gradient)
+    net.backbone.stem[0] = checkpoint_wrapper(stem)
+    with pytest.raises(mixmo.UserError, match=r"the model's 'stem.0' has become a CheckpointWrapper since"):
+        trained(net)

@@ -20,7 +20,7 @@ class Rows(Protocol):
 
 
 class CsvRows:
-    """Comma-separated; a list is joined by |, and what is None is empty."""
+    """Comma-separated. A list is a JSON array, whatever its words hold: [] is one without any, None is empty."""
 
     def __init__(self, file: TextIO) -> None:
         self.file, self.writer = file, csv.writer(file, lineterminator="\n")
@@ -111,7 +111,7 @@ def _cell(value: Any) -> Any:
         return f"{value:.6g}"
     if isinstance(value, bool):
         return str(value).lower()
-    return "|".join(value) if isinstance(value, list) else value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
 
 
 def _pyarrow() -> Any:

@@ -7,7 +7,8 @@ PATH/train.csv              PATH/val.csv            (or test.csv), with the colu
 import csv
 import os
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -19,7 +20,8 @@ from mixmo.types import Dataset, Split
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PREFIX = "folder:"
-SIZE, SMALLEST = 224, 8  # pixels a side: without an @, and at least
+SIZE, SMALLEST, LARGEST = 224, 8, 4096  # pixels a side: without an @, at least, and at most
+DIGITS = 18  # of a label that is a number, at most; a longer one is a name
 # The usual statistics of ImageNet, which pretrained networks expect; per channel, of pixels in [0, 1].
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -44,7 +46,7 @@ def read(name: str, root: Path) -> Dataset:
     unknown = {sample.label for sample in test} - set(classes)
     if unknown:
         raise UserError(
-            f"the test images in {path} have classes that its train images lack: {', '.join(sorted(unknown)[:5])}; "
+            f"the test images in {path} have classes that its train images lack: {_spelt(unknown, classes)}; "
             "add train images of them, or remove them"
         )
     return Dataset(
@@ -57,14 +59,34 @@ def read(name: str, root: Path) -> Dataset:
     )
 
 
+def same(name: str, other: str, root: Path) -> bool:
+    """Whether two names of data sets are of the same images: a folder is the same at any size, however it is written.
+
+    >>> same("folder:pets@64", "folder:./pets", Path("data")), same("folder:pets", "folder:cars", Path("data"))
+    (True, False)
+    """
+    if not (name.startswith(PREFIX) and other.startswith(PREFIX)):
+        return name == other
+    return _parse(name, root)[0].resolve() == _parse(other, root)[0].resolve()
+
+
 def _parse(name: str, root: Path) -> tuple[Path, int]:
     match = re.fullmatch(rf"{PREFIX}(?P<path>.+?)(@(?P<size>\d+))?", name)
     if match is None:
         raise UserError(f"data set '{name}' names no folder; write folder:PATH or folder:PATH@SIZE")
-    size = int(match["size"] or SIZE)
-    if size < SMALLEST:
-        raise UserError(f"data set '{name}' asks for images of {size} pixels a side; take at least {SMALLEST}")
+    size = int((match["size"] or str(SIZE))[:DIGITS])
+    if not SMALLEST <= size <= LARGEST:
+        raise UserError(
+            f"data set '{name}' asks for images of {size} pixels a side; take at least {SMALLEST} and at most {LARGEST}"
+        )
     return root / Path(match["path"]).expanduser(), size
+
+
+def _spelt(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """Labels in quotes; one that looks like a known label, but has other characters, by their numbers."""
+    alike = {unicodedata.normalize("NFC", label) for label in known}
+    labels = sorted(unknown)[:5]
+    return ", ".join(ascii(label) if unicodedata.normalize("NFC", label) in alike else f"'{label}'" for label in labels)
 
 
 def samples(root: Path, *names: str) -> list[Sample]:
@@ -82,32 +104,49 @@ def in_class_folders(path: Path) -> list[Sample]:
     """Every image file at any depth below each folder in `path`, the class being the folder's name; sorted."""
     found = []
     for label in sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")):
-        files = [
-            os.path.join(where, name)
-            for where, _, names in os.walk(path / label)
-            for name in names
-            if name.lower().endswith(EXTENSIONS) and not name.startswith(".")
-        ]
+        files = sorted(image_files(path / label))
         if not files:
             raise UserError(f"{path / label} has no images ({', '.join(EXTENSIONS)}); add some, or remove the folder")
-        found += [Sample(file, label) for file in sorted(files)]
+        found += [Sample(file, label) for file in files]
     if not found:
         raise UserError(f"{path} has no class folders; put the images of each class into a folder {path}/CLASS/")
     return found
 
 
+def image_files(path: Path) -> Iterator[str]:
+    """The image files at any depth in a folder, sorted folder by folder; links to other folders are not followed."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror}); allow it, or leave it out") from error
+
+    for where, folders, names in os.walk(path, onerror=refuse):
+        folders.sort()
+        for name in sorted(names):
+            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
+                yield os.path.join(where, name)
+
+
 def in_csv(path: Path) -> list[Sample]:
     """The rows `path,label` of a CSV; a relative path starts at the CSV's folder."""
     found = []
+    labels: dict[str, str] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
-            if not {"path", "label"} <= set(rows.fieldnames or ()):
+            names = list(rows.fieldnames or ())
+            if names.count("path") != 1 or names.count("label") != 1:
                 raise UserError(f"{path} should begin with the line 'path,label' and begins with {rows.fieldnames}")
             for row in rows:
-                if not row["path"] or not row["label"]:
-                    raise UserError(f"{path}, line {rows.line_num}, lacks a path or a label; complete or remove it")
-                found.append(Sample(os.path.join(path.parent, row["path"]), row["label"]))
+                line, image, label = f"{path}, line {rows.line_num},", row["path"], row["label"]
+                if not image or not label:
+                    raise UserError(f"{line} lacks a path or a label; complete or remove it")
+                if "\0" in image:
+                    raise UserError(f"{line} has a zero byte in its path; correct or remove it")
+                if labels.setdefault(image, label) != label:
+                    raise UserError(
+                        f"{line} says '{label}' of {image}, and a line before it '{labels[image]}'; keep one"
+                    )
+                found.append(Sample(os.path.join(path.parent, image), label))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV file in UTF-8 ({error}); save it as one") from None
     if not found:
@@ -122,7 +161,7 @@ def class_names(listed: Sequence[Sample]) -> tuple[str, ...]:
     ('9', '10')
     """
     labels = {sample.label for sample in listed}
-    numbers = all(label.isdecimal() for label in labels)
+    numbers = all(label.isdecimal() and len(label) <= DIGITS for label in labels)
     return tuple(sorted(labels, key=lambda label: (int(label) if numbers else 0, label)))
 
 

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from mixmo import memory
 from mixmo.errors import UserError
 from mixmo.export.graph import Deployed
 from mixmo.export.shape import Size
@@ -13,6 +14,7 @@ from mixmo.export.write import Session
 
 def examples(size: Size, pixels: bool) -> Tensor:
     """Three random images: pixels in 0..1, or about what normalised images span."""
+    memory.check(12 * math.prod(size), torch.device("cpu"), f"three images of {size}", "give a smaller size")
     uniform = torch.rand(3, *size, generator=torch.Generator().manual_seed(0))
     return uniform if pixels else 2 * uniform - 1
 

@@ -31,6 +31,7 @@ class MixMoTrainer(Trainer):
 
     def __init__(self, model: Ensemble, args: TrainingArguments | None = None, *, mixer: Mixer, **others: Any) -> None:
         check_members(model, mixer)
+        check_arguments(args)
         others.setdefault("data_collator", collate)
         super().__init__(model, args, **others)
         self.label_names = [LABELS]  # the Trainer would look for them among the arguments of `forward`
@@ -63,9 +64,25 @@ class MixMoTrainer(Trainer):
         self._signature_columns = [IMAGES, LABELS, "label"]  # type: ignore[assignment]
 
 
+def check_arguments(args: TrainingArguments | None) -> None:
+    """Refuses what the Trainer would do to a model of Hugging Face, and to its loss."""
+    if args is not None and args.gradient_checkpointing:
+        raise UserError(
+            "gradient_checkpointing is the backbone's own; leave it out of the TrainingArguments, and call "
+            "net.backbone.gradient_checkpointing_enable() where it has that"
+        )
+    if args is not None and args.label_smoothing_factor:
+        raise UserError(
+            f"label_smoothing_factor = {args.label_smoothing_factor} is not part of MixMo's loss; leave it out, and "
+            "give smoothed labels as soft targets (K numbers a sample)"
+        )
+
+
 def collate(samples: Sequence[Mapping[str, Any] | tuple[Any, Any]]) -> dict[str, Tensor]:
     """A batch of pairs, or of dicts whose label may be called `label`."""
     if isinstance(samples[0], Mapping):
+        if IMAGES not in samples[0] or not {LABELS, "label"} & samples[0].keys():
+            raise UserError(f"a sample has {', '.join(samples[0])}; it needs {IMAGES}, and label or {LABELS}")
         pairs = [(sample[IMAGES], sample[LABELS if LABELS in sample else "label"]) for sample in samples]  # type: ignore[call-overload]
     else:
         pairs = list(samples)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Lightning: `Trainer(max_epochs=10).fit(MixMoModule(net, mixer, optimizer), train_loader, val_loader)`."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -49,6 +50,7 @@ class MixMoModule(LightningModule):
         trainer = self.trainer
         step = trainer.fit_loop.epoch_loop.total_batch_idx  # batches, of which several may make an optimiser's step
         steps = trainer.estimated_stepping_batches * trainer.accumulate_grad_batches
+        steps = steps if steps > 0 else math.inf  # Lightning says -1 of a stream that does not know its length
         mix = self.mixer(images, labels, step, steps, rank=self.global_rank, processes=trainer.world_size)
         value = loss(self.net(mix), mix)
         self.log("train_loss", value, batch_size=len(images))

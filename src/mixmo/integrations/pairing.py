@@ -12,6 +12,7 @@ from mixmo.mixing import Mixer
 from mixmo.models.network import Ensemble
 from mixmo.random import Stream
 from mixmo.types import Mix
+from mixmo.wrapping.given import bare
 
 
 class StepMixer:
@@ -28,6 +29,12 @@ class StepMixer:
     def __call__(
         self, images: Tensor, labels: Tensor, step: int, steps: float, *, rank: int = 0, processes: int = 1
     ) -> Mix:
+        if not isinstance(images, Tensor):
+            raise UserError(
+                f"a batch holds a {type(images).__name__} for images; give pairs (images, labels) of tensors"
+            )
+        if not steps > 0:
+            raise UserError(f"steps = {steps}; give how many there will be, math.inf where nobody knows")
         generator = Stream(self.seed, images.device).at("step", step * processes + rank)
         return self.mixer(images, labels, progress=min(1.0, step / steps), generator=generator)
 
@@ -60,6 +67,11 @@ class Collate:
 
 def check_members(net: Ensemble, mixer: Mixer) -> None:
     """That the network reads as many images as the mixer mixes."""
+    net = bare(net)
+    if not isinstance(net, Ensemble):
+        raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
+    if not isinstance(mixer, Mixer):
+        raise UserError(f"mixer is a {type(mixer).__name__}; give a mixmo.Mixer")
     if net.members != mixer.members:
         raise UserError(
             f"the network reads {net.members} images at once and the mixer mixes {mixer.members}; "

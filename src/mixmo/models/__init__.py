@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mixmo import memory
-from mixmo.errors import UserError, check_whole, unknown
+from mixmo.errors import UserError, check_members, check_whole, unknown
 from mixmo.models.cost import multiply_adds, parameters, stage_shapes, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
 from mixmo.models.preact_resnet import preactresnet
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 FAMILIES = {"wrn": wrn, "preactresnet": preactresnet, "resnet": resnet}
-MOST_MEMBERS = 1000  # hundreds of times what has been trained
 
 
 def create(
@@ -63,8 +62,7 @@ def create(
     for what, count in (("encoders", encoders), ("heads", heads)):
         if count not in (1, members):
             raise UserError(f"{what} = {count}; take one each of the {members} members, or 1 shared by all")
-    if members > MOST_MEMBERS:
-        raise UserError(f"members = {members}; take at most {MOST_MEMBERS}, each has a first convolution and a head")
+    check_members(members)
 
     def build() -> Network:
         stems: list[nn.Module] = [parts.encoder(channels) for _ in range(encoders)]
@@ -78,16 +76,12 @@ def create(
 
 def _check_weights(name: str, build: Callable[[], Network]) -> None:
     """Refuses a network that no memory here can hold, by one without storage."""
-    there, needed = memory.total(torch.get_default_device()), math.inf
+    needed = math.inf
     try:
         with torch.device("meta"):
-            needed = 4 * parameters(build())
+            needed = memory.weights(build())
     except (RuntimeError, TypeError) as error:
         if "verflow" not in str(error):  # too many even to be counted
             raise
-    if needed > there:
-        what = "more than can be counted" if math.isinf(needed) else memory.amount(needed)
-        raise UserError(
-            f"the weights of {name} need {what}, and there are {memory.amount(there)} of memory; take a smaller width "
-            "or depth, or fewer classes"
-        )
+    remedy = "take a smaller width or depth, or fewer classes"
+    memory.check(needed, torch.get_default_device(), f"the weights of {name}", remedy)

@@ -35,6 +35,8 @@ class Ensemble(nn.Module):
         The ensemble averages logits, as the published scores do.
         """
         if isinstance(x, Mix):
+            if not x.images.is_floating_point():
+                raise UserError(f"the network was given a Mix of {x.images.dtype} images; normalise them to floats")
             return self.read(x.images, x.coefficients, x.hidden)
         if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():
             what = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

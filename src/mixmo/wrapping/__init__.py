@@ -1,19 +1,18 @@
 """Any image classifier as an ensemble of M members: `wrap(timm.create_model("resnet50"), members=2)`."""
 
-import copy
 from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
 from torch import nn
 
-from mixmo.errors import UserError, check_whole
+from mixmo.errors import UserError, check_members
 from mixmo.models.network import Ensemble
 from mixmo.wrapping.find import Stem, find_heads, find_stems, replace
 from mixmo.wrapping.given import bare, check_runs, duplicate
 from mixmo.wrapping.layers import Encoders, Heads
 from mixmo.wrapping.probe import Size, Trial, at_rest, check_size, close, try_out
-from mixmo.wrapping.sharing import NOISE, check_noise, perturbed, split, spread
+from mixmo.wrapping.sharing import NOISE, check_noise, perturbed, repeated, split, spread
 from mixmo.wrapping.training import check_training
 from mixmo.wrapping.wrapped import Wrapped
 
@@ -49,7 +48,7 @@ def wrap(
     model = bare(model)
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
-    check_whole("members", members)
+    check_members(members)
     check_noise(noise)
     if isinstance(model, Ensemble) and model.answers > 1:
         raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert gives it other members")
@@ -68,7 +67,7 @@ def wrap(
         replace(backbone, found.name, _encoders(backbone.get_submodule(found.name), found, members, noise))
     for last in heads:
         layer = backbone.get_submodule(last.name)
-        replace(backbone, last.name, Heads([copy.deepcopy(layer) for _ in range(members)], last.dim, last.follows))
+        replace(backbone, last.name, Heads(repeated([layer], members), last.dim, last.follows))
     net = Wrapped(
         backbone,
         members=members,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from mixmo.errors import UserError, unknown
-from mixmo.wrapping.layers import Heads
+from mixmo.wrapping.layers import Heads, recomputed
 from mixmo.wrapping.probe import Call, Trial, calls
 from mixmo.wrapping.wrapped import logits_of
 
@@ -57,7 +57,7 @@ def find_stems(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
             blind = next(
                 (call.name for call in seen if call.input.requires_grad and not call.output.requires_grad), None
             )
-            raise recomputed(blind) if blind is not None else _no_stem(model, found, seen, names)
+            raise recomputed(f"'{blind}'") if blind is not None else _no_stem(model, found, seen, names)
         if sum(call.name == entry.name for call in seen) > 1:
             raise UserError(f"the model calls '{entry.name}' several times for one image; it cannot be the stem")
         found.append(_stem(layers[entry.name], entry, trial))
@@ -184,14 +184,6 @@ def _stem(layer: nn.Module, call: Call, trial: Trial) -> Stem:
     stride = max(1, round((height * width / positions) ** 0.5))
     direct = call.input.shape == trial.images.shape and torch.equal(call.input, trial.images)
     return Stem(call.name, layout, stride, call.input.detach(), direct)
-
-
-def recomputed(stem: str) -> UserError:
-    """For a stem whose second call, in the backward pass, would no longer find the images of the other members."""
-    return UserError(
-        f"the model computes '{stem}' again in the backward pass (torch.utils.checkpoint); let activation "
-        "checkpointing begin behind it, or switch it off"
-    )
 
 
 def _no_stem(model: nn.Module, found: Sequence[Stem], seen: Sequence[Call], names: Sequence[str] | None) -> UserError:

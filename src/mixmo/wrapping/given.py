@@ -11,6 +11,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.swa_utils import AveragedModel
 
 from mixmo.errors import UserError
+from mixmo.models.network import Ensemble
 
 M = TypeVar("M", bound=nn.Module)
 AROUND = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
@@ -21,12 +22,14 @@ FLOAT = "FloatFunctional"  # an addition, in models that could be quantised but 
 def bare(model: M) -> M:
     """The model in a compiled one, whose layers cannot be watched, in one spread over devices, or in its average.
 
+    Of a network of M members, whatever holds it as its `module`: timm's averages, Fabric's modules.
+
     >>> model = nn.Linear(2, 2)
     >>> bare(torch.compile(nn.DataParallel(model))) is model
     True
     """
     while True:
-        if isinstance(model, AROUND):
+        if isinstance(model, AROUND) or isinstance(getattr(model, "module", None), Ensemble):
             model = cast(M, model.module)
         elif isinstance(model, nn.Module) and "_orig_mod" in model._modules:
             model = cast(M, model._modules["_orig_mod"])

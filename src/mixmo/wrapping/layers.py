@@ -1,5 +1,6 @@
 """What stands in for a backbone's first and last layers: M encoders with the mixing block, M heads."""
 
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
-from mixmo.models.network import blend
+from mixmo.models.network import Ensemble, blend
 
 STOP = torch.empty(1)  # do not encode: hand back what would be encoded
 
@@ -68,6 +69,8 @@ class Encoders(Copies):
                 )
             images = [image, *self.others.unbind(0)]
         else:
+            if len(self.copies) > 1 and called_again():
+                raise recomputed("its stem")
             images = [image] * len(self.copies)
         encoded = [copy(x) for copy, x in zip(self.copies, images, strict=True)]
         if self.coefficients.dim() > 1:
@@ -93,6 +96,24 @@ class Heads(Copies):
         count = len(self.copies)
         given = features.chunk(count, dim=self.dim) if self.follows else [features] * count
         return torch.cat([copy(x) for copy, x in zip(self.copies, given, strict=True)], dim=self.dim)
+
+
+def called_again() -> bool:
+    """Whether the backward pass calls a stem by itself, and no network around it that would give it its images.
+
+    torch.utils.checkpoint does. Switched on after `wrap`, it would differentiate another function than was computed.
+    """
+    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:  # as checkpointing itself asks
+        return False
+    return not any(isinstance(frame.f_locals.get("self"), Ensemble) for frame, _ in traceback.walk_stack(None))
+
+
+def recomputed(stem: str) -> UserError:
+    """For a stem whose second call, in the backward pass, would no longer find the images of the other members."""
+    return UserError(
+        f"the model computes {stem} again in the backward pass (torch.utils.checkpoint); let activation "
+        "checkpointing begin behind it, or switch it off"
+    )
 
 
 def to_maps(encoded: Tensor, layout: str, coefficients: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Runs a classifier on a small batch, to see what it takes, which layers it calls and what it answers."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, product
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mixmo import memory
 from mixmo.errors import UserError
 from mixmo.wrapping.wrapped import logits_of
 
@@ -89,6 +91,7 @@ def sample(model: nn.Module, size: Size) -> Tensor:
     """Two random images, on the model's device and in its precision; the same at each call."""
     generator = torch.Generator().manual_seed(0)
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(()))
+    memory.check(8 * math.prod(size), like.device, f"two images of {size}", "give a smaller size")
     return torch.randn(2, *size, generator=generator).to(like.device, like.dtype)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from mixmo import memory
 from mixmo.errors import UserError, check_number
 
 NOISE = 0.1  # the least that sets the members apart; docs/finetune.md compares
@@ -20,6 +21,13 @@ def check_noise(noise: float) -> None:
         raise UserError(f"noise = {noise!r}; give a number from 0, relative to the size of the stem's weights")
 
 
+def repeated(layers: Sequence[nn.Module], count: int) -> list[nn.Module]:
+    """`count` copies of the given layers, taken in turn."""
+    device = next((parameter.device for parameter in layers[0].parameters()), torch.device("cpu"))
+    memory.check(count * memory.weights(layers[0]), device, f"the layers of {count} members", "take fewer")
+    return [copy.deepcopy(layers[m % len(layers)]) for m in range(count)]
+
+
 def spread(layers: Sequence[nn.Module], members: int, noise: float = NOISE) -> list[nn.Module]:
     """`members` layers whose weights sum to what the given ones' sum to: W / M, and deviations that cancel.
 
@@ -31,9 +39,9 @@ def spread(layers: Sequence[nn.Module], members: int, noise: float = NOISE) -> l
     >>> torch.allclose(a.weight + b.weight, layer.weight, atol=1e-6), torch.allclose(a.weight, b.weight)
     (True, False)
     """
+    result = repeated(layers, members)
     if members == len(layers):
-        return [copy.deepcopy(layer) for layer in layers]
-    result = [copy.deepcopy(layers[m % len(layers)]) for m in range(members)]
+        return result
     fresh = [len(layers) == 1 or m >= len(layers) for m in range(members)]
     with torch.no_grad():
         for name, parameter in layers[0].named_parameters():
@@ -68,7 +76,7 @@ def perturbed(layer: nn.Module, members: int, noise: float = NOISE) -> list[nn.M
 
     Deviations that cancel among the weights cancel only to first order in the outputs, so they are slight.
     """
-    result = [copy.deepcopy(layer) for _ in range(members)]
+    result = repeated([layer], members)
     if members == 1:
         return result
     with torch.no_grad():

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
-from mixmo.wrapping.find import class_dim, leaves, recomputed
+from mixmo.wrapping.find import class_dim, leaves
+from mixmo.wrapping.layers import recomputed
 from mixmo.wrapping.probe import Trial, calls
 from mixmo.wrapping.wrapped import logits_of
 
@@ -66,7 +67,7 @@ def _check_called_once(model: nn.Module, stems: Sequence[str], output: Any, imag
         for handle in handles:
             handle.remove()
     if again:
-        raise recomputed(again[0])
+        raise recomputed(f"'{again[0]}'")
 
 
 def _others(output: Any) -> list[Tensor]:

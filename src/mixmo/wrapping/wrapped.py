@@ -1,7 +1,7 @@
 """Any backbone, reading M images at once."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,9 @@ from torch.func import functional_call
 from mixmo.errors import UserError
 from mixmo.models.network import Ensemble
 from mixmo.types import Hidden
-from mixmo.wrapping.layers import STOP, Reached
+from mixmo.wrapping.layers import STOP, Copies, Encoders, Heads, Reached
+
+C = TypeVar("C", bound=Copies)
 
 
 class Wrapped(Ensemble):
@@ -58,6 +60,7 @@ class Wrapped(Ensemble):
             return self.each(first)  # its share is one
         given = {}
         for stem, direct in zip(self.stems, self.direct, strict=True):
+            self.encoders_at(stem)
             others = rest if direct else [self.before(stem, image) for image in rest]
             given[f"{stem}.others"] = torch.stack(others)
             if coefficients is not None:
@@ -78,9 +81,39 @@ class Wrapped(Ensemble):
             "one that it does call by stem="
         )
 
+    def encoders_at(self, stem: str) -> Encoders:
+        """The layers of this stem. Refuses what was put there since: no images of other members would get through."""
+        return self._layers(stem, Encoders)
+
+    def heads_at(self, head: str) -> Heads:
+        """The layers of this head."""
+        return self._layers(head, Heads)
+
+    def _layers(self, name: str, kind: type[C]) -> C:
+        layer: nn.Module | None
+        try:
+            layer = self.backbone.get_submodule(name)
+        except AttributeError:
+            layer = None
+        if not isinstance(layer, kind):
+            now = "is no longer there" if layer is None else f"has become a {type(layer).__name__}"
+            raise UserError(
+                f"the model's '{name}' {now} since mixmo.wrap; change the model before it is wrapped, put what goes "
+                "around a layer around the whole network, and let mixmo.convert give it other classes"
+            )
+        return layer
+
     def _answers(self, output: Any, samples: int) -> Tensor:
         """Logits (heads, N, K) of what the backbone returned, where the heads lie side by side along the classes."""
-        return logits_of(output).reshape(samples, self.answers, self.classes).transpose(0, 1)
+        logits = logits_of(output)
+        if logits.numel() != samples * self.answers * self.classes:
+            for head in self.heads:
+                self.heads_at(head)
+            raise UserError(
+                f"the backbone answers {samples} images with {tuple(logits.shape)}, which is not {self.answers} heads "
+                f"of {self.classes} classes each; was it changed after mixmo.wrap?"
+            )
+        return logits.reshape(samples, self.answers, self.classes).transpose(0, 1)
 
 
 def logits_of(output: Any) -> Tensor:
