@@ -89,6 +89,11 @@ def test_an_ensemble_is_a_run_for_every_evaluation(tmp_path: Path, capsys: pytes
     assert len(json.loads(capsys.readouterr().out)["last"]["members"]) == 2
     assert "was trained on; give another data set" in said(capsys, "eval", out, "--ood", "digits", "--device", "cpu")
     assert main(["analyse", str(out), "--json"]) == 0
+    file = tmp_path / "net.pt2"
+    sentence = said(capsys, "export", out, "--to", file)
+    assert f"holds 2 networks, and a file holds one; export each of its folders (mixmo export {out}/0 --to" in sentence
+    assert f"--to {tmp_path}/net-0.pt2, ...)" in sentence
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,9 +15,10 @@ from mixmo.recipes import named
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import scores
 from mixmo.reproduce.execute import run_here
-from mixmo.reproduce.plan import Plan, expand, missing, needed, read_settings, trained
+from mixmo.reproduce.plan import Plan, expand, missing, needed, trained
 from mixmo.reproduce.report import printed
 from mixmo.reproduce.scales import SCALES
+from mixmo.reproduce.settings import check_settings, read_settings, settings_for
 from mixmo.reproduce.store import Store, digest, run_name
 from mixmo.runs import Run
 from mixmo.types import Dataset, Split
@@ -122,6 +123,37 @@ def test_settings_change_the_protocol_and_not_what_is_compared() -> None:
         repetition=4, width=4, batch_size=256
     )
     assert cell(mixed, "Mixup BA †")[0][0].batch_size == 640
+
+
+def test_a_setting_that_changes_nothing_is_not_in_the_title_and_is_refused_alone() -> None:
+    both = expand(paper.load("summary"), "hour", {"batch_size": 64, "width": 3})
+    assert both.settings == {"batch_size": 64}
+    idle = expand(paper.load("p"), "hour", {"p": 0.3})
+    assert idle == expand(paper.load("p"), "hour")
+    with pytest.raises(UserError, match=r"--set p=0.3 changes nothing in p"):
+        check_settings({"p": 0.3}, [idle])
+    check_settings({"repetition": 2}, [expand(paper.load("p"), "hour", {"repetition": 2})])  # as most rows have it
+    check_settings({"epochs": 1}, [expand(paper.load("weights"), "hour", {"epochs": 1})])  # nothing is trained
+    check_settings({"width": 3}, [both, expand(paper.load("mixing"), "hour", {"width": 3})])
+    with pytest.raises(UserError, match="given twice"):
+        read_settings(["epochs=1", "epochs=2"])
+
+
+@pytest.mark.parametrize(("scale", "width"), [("hour", 10), ("smoke", 3)])
+def test_a_width_that_is_set_is_not_narrowed(scale: str, width: int) -> None:
+    plan = expand(paper.load("mixing"), scale, {"width": width})
+    assert {recipe.width for one in plan.cells.values() for group in one.groups for recipe in group} == {width}
+    assert plan.beyond == 0
+    varied = expand(paper.load("summary"), scale, {"width": width})
+    assert varied == expand(paper.load("summary"), scale)
+
+
+def test_the_settings_that_a_run_was_made_with_are_found() -> None:
+    planned = [named("cifar100/vanilla").replace(width=width) for width in (2, 4)]
+    kept = planned[1].replace(precision="bf16")
+    assert settings_for(kept, planned) == "--set precision=bf16"
+    assert settings_for(kept.replace(batch_size=256), planned) == "--set batch_size=256 --set precision=bf16"
+    assert settings_for(kept.replace(lr=0.3), planned) == ""
 
 
 def test_scales_leave_out_what_is_too_wide() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mixmo import UserError, paper
-from mixmo.engine import Runtime, train
+from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.checkpoint import Checkpoints
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cluster import check_address, run_on_ray
@@ -81,6 +81,29 @@ def test_a_run_whose_worker_is_killed_resumes_and_finishes(
     assert run is not None
     assert all(run.json("scores.json")[which] == alone.json("scores.json")[which] for which in ("best", "last"))
     assert all(store.find(recipe) for recipe in recipes)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_what_is_under_way(cluster: None, tmp_path: Path) -> None:
+    """As a cluster ends a job. Ray's own handler would crash, with nothing saved."""
+    store = Store(tmp_path / "out")
+    (recipe,) = list(needed([expand(paper.load("encoder-norms"), "smoke", {"epochs": 200})], store))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def terminate() -> None:
+        deadline = time.monotonic() + 100
+        while not (store.folder(recipe) / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    with pytest.raises(Stopped, match="0 of 1 runs done; the same command continues"):
+        run_on_ray([recipe], store, Runtime(device="cpu", quiet=True), gpus=0)
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert Checkpoints(store.folder(recipe) / "checkpoints").latest()
+    assert store.find(recipe) is None
 
 
 @pytest.mark.slow

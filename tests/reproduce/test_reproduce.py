@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -10,13 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from mixmo import paper
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
-from mixmo.evaluation import score_runs
+from mixmo.evaluation import load_network, score_runs
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce import scores
+from mixmo.reproduce import corruption
 from mixmo.reproduce.cost import h200
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
@@ -188,30 +190,115 @@ def test_dynamics(tmp_path: Path) -> None:
     assert (tmp_path / "tables" / SLUG / "dynamics.png").is_file()
 
 
-def test_corruptions(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the corrupted images the table says how to get them; what was scored on them is kept."""
+def test_corruptions_of_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The mean over all corruptions, each scored by itself."""
     out = tmp_path / "out"
     vanilla = expand(paper.load("cifar100-c"), "smoke", SETTINGS).cells[0, 0].groups[0][0]
-    train(vanilla, out / "runs" / run_name(vanilla), Runtime(device="cpu", quiet=True))
-    command = ["reproduce", "cifar100-c", *SMOKE, "--report", "--out", str(out)]
-    assert main([*command, "--corrupted", str(tmp_path / "CIFAR-100-C")]) == 0
-    text = capsys.readouterr().out
-    assert "| 1 Net. | - (52.2) |" in text
-    assert f"Not computed: {tmp_path / 'CIFAR-100-C'} is not there; `mixmo data get cifar100-c" in text
-    (tmp_path / "CIFAR-100-C").mkdir()
+    run = train(vanilla, out / "runs" / run_name(vanilla), Runtime(device="cpu", quiet=True))
+    assert main(["reproduce", "cifar100-c", *SMOKE, "--report", "--out", str(out)]) == 0
+    assert "Corrupted images: digits, corrupted here; not CIFAR-100-C" in capsys.readouterr().out
+    net, about = load_network(run, "best").eval(), run.json("dataset.json")
+    images, labels = corruption.corrupted_digits()
+    assert len(images) == 19 * 5 * 360
+    right = []
+    with torch.no_grad():
+        for one, label in zip(images.split(360), labels.split(360), strict=True):
+            x = (one.permute(0, 3, 1, 2) / 255 - about["mean"][0]) / about["std"][0]
+            right.append((net(x).argmax(1) == label).double().mean().item())
+    rows = {(row["row"], row["column"]): row["ours"] for row in table(out, "cifar100-c")}
+    assert float(rows["1 Net.", "Top1 %"]) == pytest.approx(100 * sum(right) / 95, abs=0.01)
+    assert rows["CutMix", "Top1 %"] == ""
+    assert max(right) - min(right) > 0.1  # they are corrupted indeed
+
+
+def test_scores_on_other_corrupted_images_are_not_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the images the table says how to get them; what was scored is kept, and says on which images."""
+    recipe = expand(paper.load("cifar100-c"), "minutes").cells[0, 0].groups[0][0]
+    run = Run.create(tmp_path / "runs" / "vanilla", recipe)
+    for name in ("scores.json", "dataset.json", "best.safetensors", "logits-best.safetensors"):
+        (run.path / name).touch()
+    command = ["reproduce", "cifar100-c", "--scale", "minutes", "--report", "--out", str(tmp_path), *ON_CPU]
+
+    def cell(images: str) -> tuple[str, str]:
+        assert main([*command, "--corrupted", str(tmp_path / images)]) == 0
+        text = capsys.readouterr().out
+        return next(line for line in text.splitlines() if line.startswith("| 1 Net. |")).split("|")[2].strip(), text
 
     def scored(runs: list[Run], folder: Path, which: str, device: object) -> dict[str, object]:
-        assert [run.recipe for run in runs] == [vanilla]
+        assert [one.recipe for one in runs] == [recipe]
         assert which == "best"
-        return {"folder": str(folder), "pooled": {"top1": 0.5, "top5": 0.75, "nll": 2.5}}
+        top1 = {"CIFAR-100-C": 0.5, "cifar100-c-style": 0.25}[folder.name]
+        return {"folder": str(folder), "pooled": {"top1": top1, "top5": 0.75, "nll": 2.5}}
 
-    monkeypatch.setattr(scores, "score_corruptions", scored)
-    assert main([*command, "--corrupted", str(tmp_path / "CIFAR-100-C")]) == 0
+    monkeypatch.setattr(corruption, "score_corruptions", scored)
+    shown, text = cell("CIFAR-100-C")
+    assert shown == "- (52.2)"
+    assert f"Not computed: {tmp_path / 'CIFAR-100-C'} is not there; `mixmo data get cifar100-c" in text
+    (tmp_path / "cifar100-c-style").mkdir()
+    shown, text = cell("cifar100-c-style")
+    assert shown == "25.0 (52.2, -27.2)"
+    assert "Corrupted images: cifar100-c-style; not CIFAR-100-C" in text
+    (tmp_path / "CIFAR-100-C").mkdir()
+    shown, text = cell("CIFAR-100-C")
+    assert shown == "50.0 (52.2, -2.2)"
+    assert "Corrupted images" not in text
     monkeypatch.undo()
-    assert main(command) == 0  # from what is kept
-    texts = capsys.readouterr().out.split("# Robustness")[1:]
-    assert all("| 1 Net. | 50.0 (52.2, -2.2) | 75.0 (73.7, +1.3) | 2.50 (2.50, +0.00) |" in text for text in texts)
-    assert len(texts) == 2
+    assert cell("CIFAR-100-C")[0] == shown  # from what is kept
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "environment.json", "scores.json"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_broken_run_does_not_hide_the_others(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, gone: bool
+) -> None:
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    broken = tmp_path / "runs" / run_name(recipes("best-ensembles")[0]) / name
+    broken.write_bytes(broken.read_bytes()[:20])
+    if gone:
+        broken.unlink()
+    assert main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--report", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    rows = {(row["row"], row["column"]): row for row in table(tmp_path)}
+    assert rows["N=1", "average Top1 %"]["seeds"] == ("3" if name == "environment.json" else "2")
+    expected = {"recipe.yaml": "missing", "environment.json": "1 on an unknown device", "scores.json": "cannot be read"}
+    assert ("missing" if gone and name == "scores.json" else expected[name]) in said.out
+    assert ("passed over" in said.err) == (name == "recipe.yaml" and not gone)
+
+
+def test_what_was_derived_and_is_broken_is_computed_again(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "out")
+    for path in (tmp_path / "out" / "derived").rglob("scores.json"):
+        path.write_text(path.read_text()[:20])
+    assert (
+        main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--report", "--out", str(tmp_path / "out")]) == 0
+    )
+    assert table(tmp_path / "out") == table(made)
+
+
+def test_the_list_says_what_is_there(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs without logits are scored, not done; runs of another protocol are named with what counts them."""
+    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(made / "runs", tmp_path / "kept")
+    command = ["reproduce", "--list", "best-ensembles", "--scale", "smoke", "--out", str(tmp_path / "out"), *ON_CPU]
+    runs = ["--runs", str(tmp_path / "kept"), "--runs", str(tmp_path / "empty")]  # both are searched
+    assert main([*command, *SET, *runs]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("scale smoke")
+    assert "batch_size = 256; epochs = 1" in text.partition("\n")[0]
+    assert re.search(r"^best-ensembles +Table 6 +3 +3 +0 ", text, re.MULTILINE)
+    assert main([*command, *runs]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^best-ensembles +Table 6 +3 +0 +0 ", text, re.MULTILINE)
+    assert "not counted: 3 runs of another protocol (with --set batch_size=256 --set epochs=1 counted)" in text
+    for path in (tmp_path / "kept").rglob("logits-*"):
+        path.unlink()
+    assert main([*command, *SET, *runs]) == 0
+    assert re.search(r"^best-ensembles +Table 6 +3 +0 +3 ", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,6 +337,7 @@ def test_tables_without_training(tmp_path: Path) -> None:
         (["p", "--seeds", "0"], "at least 1"),
         (["p", "--runs", "not-there"], "is no folder"),
         (["p", "--scale", "huge"], "scale"),
+        (["p", "--set", "p=0.3"], "--set p=0.3 changes nothing in p"),
     ],
 )
 def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,11 @@
 
 import math
 import shlex
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jsonargparse import Namespace
 from rich.console import Console
@@ -19,11 +20,12 @@ from mixmo.errors import UserError
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cluster import run_on_ray
 from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
-from mixmo.reproduce.execute import Failures, run_here
+from mixmo.reproduce.execute import Failures, run_here, say
 from mixmo.reproduce.output import write
-from mixmo.reproduce.plan import Plan, expand, missing, needed, read_settings, trained
+from mixmo.reproduce.plan import Plan, expand, missing, needed, trained
 from mixmo.reproduce.report import Where, absent, fill
 from mixmo.reproduce.scales import SCALES
+from mixmo.reproduce.settings import check_settings, read_settings, settings_for
 from mixmo.reproduce.store import Store, run_name
 from mixmo.reproduce.text import markdown, title
 
@@ -46,7 +48,9 @@ def main(arguments: list[str]) -> None:
     )
     into.add_argument("--seeds", type=int | None, default=None, help="how many; by default as published, or 1")
     into.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder of runs and tables")
-    into.add_argument("--runs", nargs="+", type=Path, default=[], help="folders with more runs, such as results")
+    into.add_argument(
+        "--runs", nargs="+", action="extend", type=Path, default=[], help="folders with more runs, such as results"
+    )
     into.add_argument("--dry-run", action="store_true", help="print the plan, train nothing")
     into.add_argument("--report", action="store_true", help="make the tables from what is there, train nothing")
     into.add_argument("--ray", type=str | None, default=None, metavar="auto|ADDRESS", help="train through Ray")
@@ -62,13 +66,16 @@ def main(arguments: list[str]) -> None:
             raise UserError(f"--{name.replace('_', '-')} {getattr(parsed, name)}; it cannot be negative or infinite")
     settings, store = read_settings(parsed.set), Store(parsed.out, parsed.runs)
     names = list_names(parsed.names, parsed.list)
+    for fault in store.unreadable.values():
+        say(f"passed over: {fault}")
     plans = [expand(paper.load(name), parsed.scale, settings, parsed.seeds) for name in names]
+    check_settings(settings, plans)
     runtime = Runtime(**{f.name: getattr(parsed, f.name) for f in fields(Runtime) if f.name not in FIXED})
     if parsed.list:
-        show_list(plans, store, speed_of(runtime.resolve()))
+        show_list(plans, store, speed_of(runtime.resolve()), settings)
         return
     empty = [plan.table.name for plan in plans if not plan.cells]
-    if empty and parsed.names != ["all"]:
+    if empty and "all" not in parsed.names:
         raise UserError(f"{', '.join(empty)} has nothing at --scale {parsed.scale}; take --scale paper")
     plans = [plan for plan in plans if plan.cells]
     lacking = missing(needed(plans, store), store)
@@ -90,9 +97,9 @@ def main(arguments: list[str]) -> None:
 
 
 def list_names(given: list[str], everything: bool) -> list[str]:
-    if given in ([], ["all"]):
-        if not given and not everything:
-            raise UserError("say which table or figure, or all; `mixmo reproduce --list` shows them")
+    if not given and not everything:
+        raise UserError("say which table or figure, or all; `mixmo reproduce --list` shows them")
+    if not given or "all" in given:
         return paper.names()
     return [paper.load(name).name for name in dict.fromkeys(given)]
 
@@ -111,16 +118,17 @@ def again(plan: Plan, parsed: Namespace) -> str:
     words += ["--seeds", str(parsed.seeds)] if parsed.seeds else []
     words += ["--runs", *map(str, parsed.runs)] if parsed.runs else []
     words += ["--data", str(parsed.data)] if parsed.data else []
+    words += ["--corrupted", str(parsed.corrupted)] if parsed.corrupted else []
     return shlex.join(words)
 
 
-def show_list(plans: list[Plan], store: Store, here: Speed) -> None:
+def show_list(plans: list[Plan], store: Store, here: Speed, settings: Mapping[str, Any]) -> None:
     """One line a table: runs needed and done, hours of an H200 in all and left, hours left on this device."""
     console = Console(width=max(120, Console().width), highlight=False)
     grid = Grid(box=None, pad_edge=False)
     for name in ("name", "paper"):
         grid.add_column(name)
-    for name in ("runs", "done", "H200-hours", "left", *(["left here"] if here.measured else [])):
+    for name in ("runs", "done", "scored", "H200-hours", "left", *(["left here"] if here.measured else [])):
         grid.add_column(name, justify="right")
     grid.add_column("what")
     for plan in plans:
@@ -129,17 +137,30 @@ def show_list(plans: list[Plan], store: Store, here: Speed) -> None:
     grid.add_section()
     grid.add_row("all", "", *amounts(plans, store, here), "with runs shared")
     first = next((plan for plan in plans if trained(plan.table)), plans[0])
-    console.print(f"scale {first.scale}: {SCALES[first.scale].summary}", style="bold", soft_wrap=True)
+    changed = "".join(f"; {name} = {value}" for name, value in settings.items())
+    console.print(f"scale {first.scale}: {SCALES[first.scale].summary}{changed}", style="bold", soft_wrap=True)
     console.print(grid)
+    console.print("scored: kept without the logits or weights that some cells need; the other cells are filled.")
     console.print(f"H200: {ABOUT}" + (f" Here: one {here.name}, by a few steps measured now." if here.measured else ""))
+    for line in unused(plans, store):
+        console.print(f"not counted: {line}", soft_wrap=True)
 
 
 def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
-    """Runs, those done, hours of an H200 in all and left; hours left on this device if it is another."""
+    """Runs, those done or scored, hours of an H200 in all and left; hours left on this device if it is another."""
     runs = needed(plans, store)
     lacking = missing(runs, store)
+    scored = sum(store.find(recipe) is not None for recipe in lacking)
     spans = [hours(runs, h200()), hours(lacking, h200()), *([hours(lacking, here)] if here.measured else [])]
-    return [str(len(runs)), str(len(runs) - len(lacking)), *[f"{span:,.1f}" for span in spans]]
+    return [str(len(runs)), str(len(runs) - len(lacking)), str(scored), *[f"{span:,.1f}" for span in spans]]
+
+
+def unused(plans: list[Plan], store: Store) -> list[str]:
+    """Finished runs that serve no table as it is planned, and the settings with which they would."""
+    runs = needed(plans, store)
+    hints = Counter(settings_for(recipe, runs) for recipe in store.finished() if recipe not in runs)
+    named = {hint: f"of another protocol (with {hint} counted)" if hint else "that no table here has" for hint in hints}
+    return [f"{count} run{'s' if count > 1 else ''} {named[hint]}" for hint, count in sorted(hints.items())]
 
 
 def hours(recipes: Iterable[Recipe], speed: Speed) -> float:

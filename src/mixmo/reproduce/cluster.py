@@ -4,9 +4,12 @@ Every run is one task. A run whose worker or machine dies is queued again and re
 machines must see the same output folder (and the data) under the same path.
 """
 
+import signal
 import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,19 @@ def check_address(address: str) -> None:
         ) from error
 
 
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, as clusters send it, is taken like Ctrl-C: Ray's own handler would end all runs unsaved."""
+    if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def train_task(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
     """What a worker does: begin a run, or resume it."""
     train(recipe, folder, runtime, resume=True)
@@ -73,6 +89,11 @@ def run_on_ray(
 ) -> Failures:
     """Queue every run; resume those whose worker died; return those that cannot be trained."""
     ray = connect(address, gpus)
+    with terminated_as_interrupted():
+        return _run(ray, recipes, store, runtime, gpus, cpus)
+
+
+def _run(ray: Any, recipes: Sequence[Recipe], store: Store, runtime: Runtime, gpus: float, cpus: float) -> Failures:
     task = ray.remote(num_gpus=gpus, num_cpus=cpus, max_retries=0)(train_task)
     folders = {recipe: store.folder(recipe).resolve() for recipe in recipes}
 

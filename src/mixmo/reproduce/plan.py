@@ -1,11 +1,8 @@
 """Which runs a table needs: every cell resolved to recipes, and of these the ones that are not there yet."""
 
 import functools
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-
-import yaml
 
 from mixmo import paper
 from mixmo.errors import UserError, unknown
@@ -16,7 +13,6 @@ from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.store import Store
 
 Group = tuple[Recipe, ...]  # networks that predict together
-FIXED = ("dataset", "networks", "seed")  # what the table or --seeds says, not --set
 
 
 class Cell(NamedTuple):
@@ -34,7 +30,7 @@ class Plan(NamedTuple):
 
     table: paper.Table
     scale: str
-    settings: Mapping[str, Any]  # of --set
+    settings: Mapping[str, Any]  # of --set, as far as they change this table
     seeds: int
     cells: dict[tuple[int, int], Cell]
     beyond: int  # cells that this scale leaves out
@@ -46,7 +42,8 @@ def expand(
     """Every cell of a table at a scale.
 
     What a table compares (method, row, column) goes before `settings`, these before the scale, the scale before the
-    protocol. A table that needs no training is the same at every scale.
+    protocol. A table that needs no training is the same at every scale. A setting that changes no cell is dropped, so
+    that no title names it.
     """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
@@ -54,7 +51,7 @@ def expand(
     if not trained(table):
         scale, settings, seeds = "paper", {}, 1
     count = seeds or SCALES[scale].seeds or table.seeds
-    cells, beyond = {}, 0
+    cells, beyond, changing = {}, 0, set[str]()
     for i, row in enumerate(table.rows):
         for j, column in enumerate(table.columns):
             own = {**row.changes, **column.changes}
@@ -65,6 +62,9 @@ def expand(
             if recipe is None:
                 beyond += 1
                 continue
+            changing |= {
+                name for name in settings.keys() - changing if _changes(name, recipe, table, own, scale, settings)
+            }
             cells[i, j] = Cell(
                 groups(recipe, {**table.common, **own}.get("networks", 1), count),
                 column.score,
@@ -72,7 +72,19 @@ def expand(
                 row.channel,
                 table.planned(i, j),
             )
-    return Plan(table, scale, settings, count, cells, beyond)
+    changes = {name: value for name, value in settings.items() if name in changing}
+    return Plan(table, scale, changes, count, cells, beyond)
+
+
+def _changes(
+    name: str, recipe: Recipe, table: paper.Table, own: Mapping[str, Any], scale: str, settings: Mapping[str, Any]
+) -> bool:
+    """Whether a cell's recipe would be another without this setting."""
+    others = {key: value for key, value in settings.items() if key != name}
+    try:
+        return resolve(table.common, own, scale, others) != recipe
+    except UserError:  # possible only with it
+        return True
 
 
 @functools.cache
@@ -96,21 +108,11 @@ def resolve(
         return None
     dataset, method = reduced.dataset or said["dataset"], METHODS[said["method"]]
     protocol = PROTOCOLS[dataset].changes
-    recipe = Recipe(
-        **{
-            **protocol,
-            **reduced.changes,
-            **settings,
-            **_fields(common),
-            # After what the whole table has in common: single networks know no batch repetition.
-            **method.changes,
-            **method.on.get(dataset, {}),
-            **_fields(own),
-            "dataset": protocol["dataset"],
-            "networks": 1,
-        }
-    )
-    if recipe.width <= reduced.widest:
+    # The method after what the whole table has in common: single networks know no batch repetition.
+    compared = {**_fields(common), **method.changes, **method.on.get(dataset, {}), **_fields(own)}
+    only = {"dataset": protocol["dataset"], "networks": 1}
+    recipe = Recipe(**{**protocol, **reduced.changes, **settings, **compared, **only})
+    if recipe.width <= reduced.widest or "width" not in compared:  # a width of --set is meant
         return recipe
     return recipe.replace(width=int(reduced.widest)) if reduced.narrow else None
 
@@ -169,34 +171,3 @@ def derived_name(cell: Cell) -> str:
 def missing(runs: Mapping[Recipe, set[str]], store: Store) -> list[Recipe]:
     """Those still to be trained. A run of which only something derived is kept is not missed."""
     return [recipe for recipe, files in runs.items() if files and store.find(recipe, files) is None]
-
-
-def read_settings(words: Sequence[str]) -> dict[str, Any]:
-    """`--set FIELD=VALUE` as fields of the recipe.
-
-    >>> read_settings(["batch_size=256", "lr=1e-1"])
-    {'batch_size': 256, 'lr': 0.1}
-    """
-    settings: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals:
-            raise UserError(f"--set {word} has no value; write it as --set batch_size=256")
-        if name in FIXED:
-            raise UserError(f"--set {name} is not possible: the table says it; --seeds N sets the number of seeds")
-        if name not in FIELDS:
-            raise unknown("field", name, FIELDS)
-        usual = getattr(Recipe, name)
-        try:
-            value = yaml.safe_load(text)
-            if isinstance(usual, float):
-                value = math.nan if value is None else float(value)
-            elif isinstance(usual, tuple):
-                value = tuple(map(float, value))
-            elif type(value) not in ((int, type(None)) if usual is None else (type(usual),)):
-                raise TypeError
-        except (TypeError, ValueError, yaml.YAMLError) as error:
-            such = "a whole number" if usual is None else f"such as {usual}"
-            raise UserError(f"--set {word}: {name} is {such}; give a value of that kind") from error
-        settings[name] = value
-    return settings

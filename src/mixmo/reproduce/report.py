@@ -4,21 +4,23 @@ import functools
 import math
 import statistics
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from mixmo import paper
 from mixmo.errors import UserError
-from mixmo.reproduce import scores
+from mixmo.recipes.schema import Recipe
+from mixmo.reproduce import corruption, scores
 from mixmo.reproduce.plan import Cell, Group, Plan, derived_name, missing, needed, published
 from mixmo.reproduce.store import Store
+from mixmo.runs import Run
 
 
 class Where(NamedTuple):
     """What some scores are computed with."""
 
-    corrupted: Path  # CIFAR-100-C
+    corrupted: Path  # CIFAR-100-C, or a folder like it
     device: torch.device
 
 
@@ -39,7 +41,7 @@ class Report(NamedTuple):
     plan: Plan
     cells: dict[tuple[int, int], Filled]
     devices: dict[str, int]  # runs by the device they were made on
-    notes: list[str]  # why some cells are empty though their runs are there
+    notes: list[str]  # why some cells are empty though their runs are there, and what else to know
 
 
 def fill(plan: Plan, store: Store, where: Where) -> Report:
@@ -50,10 +52,8 @@ def fill(plan: Plan, store: Store, where: Where) -> Report:
         for j in range(len(table.columns)):
             cell, values = plan.cells.get((i, j)), list[float]()
             unit = unit_of(table.columns[j])
-            try:
-                values = [] if cell is None else cell_values(cell, table.columns[j].best, store, where)
-            except UserError as error:
-                notes[str(error)] = None
+            if cell is not None:
+                values = cell_values(cell, table.columns[j].best, store, where, notes)
             values = [unit.factor * value for value in values if not math.isnan(value)]
             cells[i, j] = Filled(
                 ours=statistics.fmean(values) if values else None,
@@ -88,10 +88,24 @@ def heading(column: paper.Column) -> str:
     return " ".join(word for word in (column.group, scores.label(column.score), unit_of(column).name) if word)
 
 
-def cell_values(cell: Cell, best: bool, store: Store, where: Where) -> list[float]:
-    """The score of each network or ensemble that is there; with `best`, only of the one of highest Top1."""
-    found = {group: value(cell, group, store, where) for group in cell.groups}
-    known = {group: number for group, number in found.items() if number is not None}
+def cell_values(cell: Cell, best: bool, store: Store, where: Where, notes: dict[str, None]) -> list[float]:
+    """The score of each network or ensemble that is there; with `best`, only of the one of highest Top1.
+
+    One whose files are broken is noted, and does not hide the others.
+    """
+    known: dict[Group, float] = {}
+    for group in cell.groups:
+        try:
+            number = value(cell, group, store, where)
+        except UserError as error:
+            notes[f"Not computed: {error}."] = None
+            continue
+        if number is not None:
+            known[group] = number
+    if known and scores.source(cell.score) == "corrupted":
+        images = corruption.images_of(cell.groups[0][0], where.corrupted)
+        if images != corruption.ORIGINAL:
+            notes[f"Corrupted images: {images}; not {corruption.ORIGINAL}, on which the paper's numbers are."] = None
     if best and known:
         top1 = cell._replace(score="top1")
         known = {g: known[g] for g in [max(known, key=lambda group: value(top1, group, store, where) or 0.0)]}
@@ -110,18 +124,25 @@ def value(cell: Cell, group: Group, store: Store, where: Where) -> float | None:
         return scores.of_epochs(score, whole[0]) if complete and len(group) == 1 else None
     if kind == "scores" and len(group) == 1:
         return scores.of_scores(score, whole[0].json("scores.json")[which]) if complete else None
-    name = derived_name(cell)
-    if not complete and store.derived(group, name) is None:
-        return None
-    if kind == "scores":
-        kept = store.derive(group, name, lambda: scores.ensemble_scores(whole))
-        return scores.of_scores(score, kept[which])
-    if kind == "filters":
-        return scores.of_filters(
-            score, store.derive(group, name, lambda: scores.filter_scores(whole, which)), cell.channel
-        )
-    kept = store.derive(group, name, lambda: scores.corrupted_scores(whole, which, where.corrupted, where.device))
-    return float(kept["pooled"][score.split()[1]])
+    name, images = derived_name(cell), corruption.images_of(group[0], where.corrupted)
+
+    def valid(kept: Any) -> bool:
+        """Scores on other corrupted images are made anew."""
+        return kind != "corrupted" or kept.get("images", corruption.ORIGINAL) == images
+
+    def compute() -> Any:
+        if kind == "corrupted":
+            return corruption.corrupted_scores(whole, which, where.corrupted, where.device)
+        return scores.filter_scores(whole, which) if kind == "filters" else scores.ensemble_scores(whole)
+
+    kept = store.derived(group, name)
+    if kept is None or not valid(kept):
+        if not complete:
+            return None
+        kept = store.keep(group, name, compute())
+    if kind == "corrupted":
+        return float(kept["pooled"][score.split()[1]])
+    return scores.of_filters(score, kept, cell.channel) if kind == "filters" else scores.of_scores(score, kept[which])
 
 
 def printed(table: paper.Table, row: int, column: int) -> paper.Figure | None:
@@ -153,12 +174,20 @@ def _raw_figures(name: str) -> dict[tuple[Group, str, str], paper.Figure]:
 
 
 def devices(plan: Plan, store: Store) -> dict[str, int]:
-    """On what the runs of a table were made."""
-    recipes = {r for cell in plan.cells.values() if scores.source(cell.score) for g in cell.groups for r in g}
-    counts: dict[str, int] = {}
-    for recipe in recipes:
-        run = store.find(recipe)
-        if run is not None and (run.path / "environment.json").is_file():
-            name = run.json("environment.json")["device_name"]
-            counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items()))
+    """On what the runs were made that a table can use."""
+    used: dict[Recipe, Run] = {}
+    for cell in plan.cells.values():
+        for group in cell.groups if scores.source(cell.score) else ():
+            for recipe in group:
+                run = store.find(recipe, scores.files(cell.score, cell.which, len(group)))
+                if run is not None:
+                    used[recipe] = run
+    names = [device_of(run) for run in used.values()]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def device_of(run: Run) -> str:
+    try:
+        return str(run.json("environment.json")["device_name"])
+    except (UserError, KeyError):
+        return "an unknown device"

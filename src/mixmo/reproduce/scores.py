@@ -3,21 +3,18 @@
 import functools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from mixmo.analysis import activity, average, columns, core_norms, encoder_norms
 from mixmo.analysis.summary import THRESHOLDS
-from mixmo.errors import UserError
 from mixmo.evaluation import load_network, score_runs
 from mixmo.masks import MASKS
 from mixmo.mixing import loss_weights
 from mixmo.models import create, multiply_adds, parameters
 from mixmo.recipes.protocols import PROTOCOLS, Facts
 from mixmo.recipes.schema import Recipe
-from mixmo.robustness import score_corruptions
 from mixmo.runs import Run
 
 DRAWS = 4_096  # of a mask, to average its area over
@@ -186,14 +183,3 @@ def filter_scores(runs: Sequence[Run], which: str) -> dict[str, Any]:
         "active": {f"{t:g}": activity(norms, t).by_layer for t in THRESHOLDS},
         "encoders": encoder_norms(net).tolist(),
     }
-
-
-def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:
-    """What is kept of a run or an ensemble on the corrupted test set; no path goes in."""
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder} is not there; `mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set, "
-            f"`mixmo data corrupt` makes one"
-        )
-    found = score_corruptions(runs, folder, which, device)
-    return {key: value for key, value in found.items() if key != "folder"}

@@ -11,7 +11,7 @@ serve whatever needs only the files they have.
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,14 @@ class Store:
             if not folder.is_dir():
                 raise UserError(f"--runs {folder} is no folder; give one that holds run directories")
         self._found: dict[Recipe, list[Path]] = {}
+        self.unreadable: dict[Path, str] = {}  # folders that are passed over, and why
         for folder in (out / "runs", *self.elsewhere):
             for path in sorted(folder.rglob("recipe.yaml")):
-                recipe = Run(path.parent).recipe
+                try:
+                    recipe = Run(path.parent).recipe
+                except (UserError, OSError) as error:
+                    self.unreadable[path.parent] = str(error)
+                    continue
                 if recipe.networks == 1:
                     self._found.setdefault(recipe, []).append(path.parent)
 
@@ -89,9 +94,15 @@ class Store:
     def find(self, recipe: Recipe, needed: Collection[str] = ("scores.json",)) -> Run | None:
         """A finished run of this recipe that has these files."""
         for path in dict.fromkeys((*self._found.get(recipe, []), self.folder(recipe))):
-            if all(_holds(path, name) for name in {*needed, "scores.json"}):
+            if path not in self.unreadable and all(
+                _holds(path, name) for name in {*needed, "recipe.yaml", "scores.json"}
+            ):
                 return Run(path)
         return None
+
+    def finished(self) -> list[Recipe]:
+        """Every run that is there with its scores, whichever table it may serve."""
+        return [recipe for recipe in self._found if self.find(recipe) is not None]
 
     def begun(self, recipe: Recipe) -> bool:
         """Whether there is something to resume."""
@@ -101,20 +112,19 @@ class Store:
         """What is kept under this name of one run or of an ensemble."""
         for folder in (self.out, *self.elsewhere):
             path = folder / "derived" / group_name(group) / name
-            if path.is_file():
+            try:
                 return json.loads(path.read_text())
+            except (FileNotFoundError, ValueError):  # a broken one is computed again
+                continue
         return None
 
-    def derive(self, group: tuple[Recipe, ...], name: str, compute: Callable[[], Any]) -> Any:
-        """What is kept under this name; computed and kept if it is not there."""
-        known = self.derived(group, name)
-        if known is None:
-            known = compute()
-            path = self.out / "derived" / group_name(group) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                temporary.write_text(json.dumps(known, indent=1))
-        return known
+    def keep(self, group: tuple[Recipe, ...], name: str, found: Any) -> Any:
+        """Write what was computed from one run or an ensemble, and return it."""
+        path = self.out / "derived" / group_name(group) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(found, indent=1))
+        return found
 
 
 def _holds(folder: Path, name: str) -> bool:

@@ -40,7 +40,8 @@ def markdown(report: Report, absent: Absent, command: str) -> str:
     if trained(plan.table):
         changed = "".join(f"; here {name} = {value}" for name, value in plan.settings.items())
         lines += [f"Scale {plan.scale}: {SCALES[plan.scale].summary}{changed}.", ""]
-    lines += [table.about, ""]
+    reduced = trained(table) and plan.scale != "paper"
+    lines += [f"At the paper's scale: {table.about}" if reduced else table.about, ""]
     lines += ["A cell is ours ± spread over seeds (the paper's, ours minus the paper's); - stands for none.", ""]
     names = ["", *(["time (paper)"] if timed else []), *[heading(column) for column in table.columns]]
     lines += [_line(names), _line(["---"] * len(names))]
@@ -56,7 +57,7 @@ def markdown(report: Report, absent: Absent, command: str) -> str:
         lines.append(f"{absent.missing} of {absent.needed} runs are missing{kept}; `{command}` trains them.")
     if plan.beyond:
         lines.append(f"{plan.beyond} cells are beyond this scale.")
-    lines += [f"Not computed: {note}." for note in report.notes]
+    lines += report.notes
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -70,6 +71,8 @@ def show(cell: Filled, digits: int) -> str:
     >>> from mixmo.paper import Figure
     >>> show(Filled(85.1, 0.12, 3, Figure(85.4)), 2), show(Filled(None, None, 0, Figure(85.4)), 2)
     ('85.10 ± 0.12 (85.40, -0.30)', '- (85.40)')
+    >>> show(Filled(None, None, 0, Figure(51.93)), 1)
+    '- (51.93)'
     """
     ours = "-" if cell.ours is None else f"{cell.ours:.{digits}f}"
     if cell.spread is not None:
@@ -77,6 +80,8 @@ def show(cell: Filled, digits: int) -> str:
     if cell.paper is None:
         return ours
     paper = f"{cell.paper.value:.{digits}f}"
+    if not math.isclose(float(paper), cell.paper.value, rel_tol=1e-9):
+        paper = f"{cell.paper.value:.6g}"  # as printed, where that has more digits
     if cell.paper.spread is not None:
         paper += f" ± {cell.paper.spread:.{digits}f}"
     if cell.difference is None:

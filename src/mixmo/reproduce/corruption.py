@@ -1,0 +1,58 @@
+"""Scores on corrupted test images: CIFAR-100-C, another set of its layout, or corrupted digits where they stand in."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mixmo import data
+from mixmo.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from mixmo.errors import UserError
+from mixmo.metrics import METRICS
+from mixmo.recipes.schema import Recipe
+from mixmo.robustness import SCORES, load_members, score_corruptions
+from mixmo.runs import Run
+
+ORIGINAL = "CIFAR-100-C"
+
+
+def images_of(recipe: Recipe, folder: Path) -> str:
+    """On which images a run is scored: scores on different ones are never shown together."""
+    return "digits, corrupted here" if recipe.dataset == "digits" else folder.name
+
+
+def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:
+    """What is kept of a run or an ensemble on corrupted images, and on which; no path goes in."""
+    images = images_of(runs[0].recipe, folder)
+    if runs[0].recipe.dataset == "digits":
+        return {"images": images, "pooled": _on_digits(runs, which, device)}
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is not there; `mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set, "
+            f"`mixmo data corrupt` makes one, which --corrupted names"
+        )
+    return {"images": images, "pooled": score_corruptions(runs, folder, which, device)["pooled"]}
+
+
+def _on_digits(runs: Sequence[Run], which: str, device: torch.device) -> dict[str, float]:
+    """Pooled over all corruptions and severities."""
+    images_NHWC, labels_N = (tensor.to(device) for tensor in corrupted_digits())
+    logits_MNK = torch.cat([member.logits(images_NHWC) for member in load_members(runs, which, device)])
+    mean_NK = logits_MNK.double().mean(0)
+    return {score: METRICS[score](mean_NK, labels_N).item() for score in SCORES}
+
+
+@functools.cache
+def corrupted_digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """The test digits under each corruption of each severity, one set after the other, and their labels."""
+    test = data.load("digits").test
+    coloured_NHWC = test.resident.expand(-1, -1, -1, 3)
+    cells = [(name, severity) for name in sorted(CORRUPTIONS) for severity in SEVERITIES]
+    changed = [
+        corrupt(coloured_NHWC, name, severity, torch.Generator().manual_seed(place))
+        for place, (name, severity) in enumerate(cells)
+    ]
+    grey_NHWC = torch.cat(changed).float().mean(3, keepdim=True).to(torch.uint8)
+    return grey_NHWC, test.labels.repeat(len(cells))

@@ -1,0 +1,71 @@
+"""What `--set FIELD=VALUE` changes in the protocol of a table: read, checked, and guessed for runs that are there."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from mixmo.errors import UserError, unknown
+from mixmo.recipes.schema import FIELDS, Recipe
+from mixmo.reproduce.plan import Plan, trained
+
+FIXED = ("dataset", "networks", "seed")  # what the table or --seeds says, not --set
+PROTOCOL = ("width", "batch_size", "epochs", "precision")  # in which runs of the same comparison may differ
+
+
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
+    """`--set FIELD=VALUE` as fields of the recipe.
+
+    >>> read_settings(["batch_size=256", "lr=1e-1"])
+    {'batch_size': 256, 'lr': 0.1}
+    """
+    settings: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UserError(f"--set {word} has no value; write it as --set batch_size=256")
+        if name in FIXED:
+            raise UserError(f"--set {name} is not possible: the table says it; --seeds N sets the number of seeds")
+        if name not in FIELDS:
+            raise unknown("field", name, FIELDS)
+        if name in settings:
+            raise UserError(f"--set {name} is given twice; give it once")
+        usual = getattr(Recipe, name)
+        try:
+            value = yaml.safe_load(text)
+            if isinstance(usual, float):
+                value = math.nan if value is None else float(value)
+            elif isinstance(usual, tuple):
+                value = tuple(map(float, value))
+            elif type(value) not in ((int, type(None)) if usual is None else (type(usual),)):
+                raise TypeError
+        except (TypeError, ValueError, yaml.YAMLError) as error:
+            such = "a whole number" if usual is None else f"such as {usual}"
+            raise UserError(f"--set {word}: {name} is {such}; give a value of that kind") from error
+        settings[name] = value
+    return settings
+
+
+def check_settings(settings: Mapping[str, Any], plans: Sequence[Plan]) -> None:
+    """Refuse a setting that changes nothing, unless some runs have this value anyway."""
+    cells = [cell for plan in plans if trained(plan.table) for cell in plan.cells.values()]
+    recipes = {recipe for cell in cells for group in cell.groups for recipe in group}
+    for name, value in settings.items() if recipes else ():
+        if any(name in plan.settings for plan in plans) or any(getattr(recipe, name) == value for recipe in recipes):
+            continue
+        names = ", ".join(plan.table.name for plan in plans)
+        raise UserError(
+            f"--set {name}={value} changes nothing in {names}: methods, rows or columns say it; leave it out"
+        )
+
+
+def settings_for(recipe: Recipe, runs: Iterable[Recipe]) -> str:
+    """The fewest settings that make one of the runs this one; empty if it takes more than a protocol's."""
+    found = ""
+    for run in runs:
+        differing = [name for name in FIELDS if getattr(run, name) != getattr(recipe, name)]
+        if set(differing) <= set(PROTOCOL):
+            words = " ".join(f"--set {name}={getattr(recipe, name)}" for name in differing)
+            found = min(found or words, words, key=len)
+    return found
