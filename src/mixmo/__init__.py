@@ -18,6 +18,7 @@ with stoppable():
     from mixmo.export import export
     from mixmo.fold import fold
     from mixmo.hub import from_pretrained, load, push_to_hub, save_pretrained
+    from mixmo.hub.shipped import shipped
     from mixmo.loss import MixMoLoss, loss
     from mixmo.mixing import Mixer
     from mixmo.models import Ensemble, Network, create
@@ -53,5 +54,6 @@ __all__ = [
     "predict",
     "push_to_hub",
     "save_pretrained",
+    "shipped",
     "wrap",
 ]

@@ -13,7 +13,7 @@ COMMANDS = {
     "predict": "answers and their uncertainty for image files",
     "data": "get, check and corrupt data sets",
     "export": "write a network as one ONNX or PyTorch file",
-    "list": "what there is: recipes, models, masks, datasets, metrics",
+    "list": "what there is: recipes, models, masks, datasets, metrics, shipped networks",
     "show": "a recipe in full, with its cost",
     "bench": "how fast a recipe trains and predicts here",
     "analyse": "filters, members, diversity and training dynamics of runs",

@@ -14,7 +14,7 @@ from mixmo.augment.basic import centre, normalise
 from mixmo.cli.arguments import parse, parser
 from mixmo.errors import UserError
 from mixmo.export import check_target, export
-from mixmo.hub import load
+from mixmo.hub.load import MODEL, load
 from mixmo.runs import Run
 from mixmo.types import Split
 
@@ -24,7 +24,7 @@ MEMORY = 2**30  # bytes of test images, decoded to float32, at most
 
 def main(arguments: list[str]) -> None:
     into = parser("export", "Write a network as one file that gives probabilities and how sure they are.")
-    into.add_argument("model", help="run directory, saved folder, or name on the Hub")
+    into.add_argument("model", help=MODEL)
     into.add_argument("--to", type=Path, required=True, help="file to write, .onnx or .pt2")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     into.add_argument(
@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--force", action="store_true", help="replace the file if there is one")
     parsed = parse(into, arguments)
     check_target(parsed.to, parsed.precision, parsed.force)
+    check_single(parsed.model, parsed.to)
     net = load(parsed.model, parsed.which)
     about: About | None = getattr(net, "about", None)
     if about is None:
@@ -75,14 +76,26 @@ def main(arguments: list[str]) -> None:
     print(exported)
 
 
+def check_single(model: str, to: Path) -> None:
+    """Refuses a run of several networks: a file holds one."""
+    if (Path(model) / "recipe.yaml").is_file() and len(networks := Run.open(model).networks()) > 1:
+        raise UserError(
+            f"{model} holds {len(networks)} networks, and a file holds one; export each of its folders "
+            f"(mixmo export {networks[0]} --to {to.with_stem(f'{to.stem}-0')}, ...): the softmax of the mean of their "
+            "log(probs) is the ensemble's answer"
+        )
+
+
 def temperature_line(about: About) -> str:
-    """Where the temperature comes from; never from the test set."""
+    """Where the temperature comes from."""
     if about.calibration is None:
         return (
             "temperature 1: no images were held out to fit one on (`mixmo train --validation`), so the probabilities "
             "are not calibrated; give --temperature if you know it"
         )
     fitted = about.calibration
+    if fitted.samples == 0:
+        return f"temperature {fitted.temperature:.4g}, as saved, not fitted on held-out images (see its model card)"
     return f"temperature {fitted.temperature:.4g}, from the {fitted.samples} images that were held out"
 
 

@@ -1,4 +1,4 @@
-"""mixmo list [protocols|recipes|models|masks|augmentations|datasets|metrics]"""
+"""mixmo list [protocols|recipes|models|masks|augmentations|datasets|metrics|shipped]"""
 
 from collections.abc import Callable
 
@@ -7,6 +7,8 @@ from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.cli.arguments import parse, parser
 from mixmo.data import DATASETS
 from mixmo.hidden import HIDDEN
+from mixmo.hub.shipped import shipped
+from mixmo.hub.shipped import summary as shipped_summary
 from mixmo.masks import MASKS
 from mixmo.metrics import DIVERSITY, METRICS
 from mixmo.mixing import UNMASKED
@@ -41,6 +43,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
         {name: first_line(METRICS[name]) for name in METRICS}
         | {name: first_line(DIVERSITY[name]) for name in DIVERSITY}
     ),
+    "shipped": lambda: {name: shipped_summary(name) for name in shipped()},
 }
 
 
@@ -50,7 +53,7 @@ def main(arguments: list[str]) -> None:
     chosen = parse(into, arguments).kind
     for kind in [chosen] if chosen else KINDS:
         things = KINDS[kind]()
-        indent = max(len(name) for name in things)
+        indent = max((len(name) for name in things), default=0)
         if not chosen:
             print(f"\n{kind}:")
         for name, text in things.items():

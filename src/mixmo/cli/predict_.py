@@ -19,7 +19,7 @@ from mixmo.data.images import Read, find_images, read_images
 from mixmo.data.progress import track
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
-from mixmo.hub.load import load, validation_calibration
+from mixmo.hub.load import MODEL, load, validation_calibration
 from mixmo.models import Ensemble
 from mixmo.predict import default_batch, predict
 from mixmo.prediction import Prediction
@@ -66,9 +66,14 @@ class Model(NamedTuple):
 
 def main(arguments: list[str]) -> None:
     into = parser("predict", "Answers and their uncertainty for image files, a row each, written as they come.")
-    into.add_argument("model", type=Path, help="run directory, folder of save_pretrained, or OWNER/NAME on the Hub")
+    into.add_argument("model", type=Path, help=MODEL)
     into.add_argument("paths", nargs="+", type=Path, help="image files, and folders of them at any depth")
-    into.add_argument("--format", type=Literal["csv", "json", "parquet"], default="csv", help="of the rows")
+    into.add_argument(
+        "--format",
+        type=Literal["csv", "json", "parquet"],
+        default="csv",
+        help="of the rows; in csv, sets are JSON arrays",
+    )
     into.add_argument("--out", type=Path | None, default=None, help="file to write; standard output without it")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     into.add_argument(
@@ -129,6 +134,12 @@ def calibrated(model: Model, parsed: Namespace) -> Calibration | None:
             "--calibrate-on FOLDER fits them to held-out images of known classes",
             file=sys.stderr,
         )
+    elif fitted.conformal is None:
+        print(
+            f"{parsed.model} has a temperature but no sets and abstain flags; --calibrate-on FOLDER fits them to "
+            "held-out images of known classes",
+            file=sys.stderr,
+        )
     return fitted
 
 
@@ -180,10 +191,13 @@ def describe(paths: list[str], prediction: Prediction, about: About) -> list[Row
     }
     if prediction.calibration is not None:
         columns["calibrated_probability"] = prediction.calibrated.amax(1).tolist()
-        order_NK = prediction.probs.argsort(dim=1, descending=True)
-        inside_NK = prediction.sets.gather(1, order_NK)
-        pairs = zip(order_NK.tolist(), inside_NK.tolist(), strict=True)
-        columns["set"] = [[names[k] for k, held in zip(order, inside, strict=True) if held] for order, inside in pairs]
+        if prediction.calibration.conformal is not None:
+            order_NK = prediction.probs.argsort(dim=1, descending=True)
+            inside_NK = prediction.sets.gather(1, order_NK)
+            pairs = zip(order_NK.tolist(), inside_NK.tolist(), strict=True)
+            columns["set"] = [
+                [names[k] for k, held in zip(order, inside, strict=True) if held] for order, inside in pairs
+            ]
         if prediction.calibration.selective is not None:
             columns["abstain"] = prediction.abstain.tolist()
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

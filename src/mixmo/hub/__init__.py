@@ -1,11 +1,12 @@
-"""Trained networks as folders and on the Hugging Face Hub: weights in safetensors, config.json, a model card.
+"""Trained networks as folders, in this package and on the Hugging Face Hub: weights, config.json, a model card.
 
 README.md            the model card, with its scores
-config.json          how to build the network, and what `About` says of it
+config.json          how to build the network, what `About` says of it, and where it comes from
 model.safetensors    its weights; never a pickle, which could run anything when it is read
 """
 
 from mixmo.hub.folder import from_pretrained, push_to_hub, save_pretrained
 from mixmo.hub.load import load
+from mixmo.hub.origin import Origin
 
-__all__ = ["from_pretrained", "load", "push_to_hub", "save_pretrained"]
+__all__ = ["Origin", "from_pretrained", "load", "push_to_hub", "save_pretrained"]

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import yaml
+
 from mixmo.about import About
+from mixmo.hub.origin import Origin
 
 NAMES = {  # of our scores: (in the table, the Hub's metric)
     "top1": ("Top1", "accuracy"),
@@ -14,7 +17,7 @@ NAMES = {  # of our scores: (in the table, the Hub's metric)
 }
 
 
-def card(name: str, architecture: dict[str, Any], about: About | None) -> str:
+def card(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None = None) -> str:
     """The text of README.md."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -38,11 +41,11 @@ def card(name: str, architecture: dict[str, Any], about: About | None) -> str:
         model_name=name if results else None,
         eval_results=results or None,
     )
-    content = f"---\n{data.to_yaml()}\n---\n\n{body(name, architecture, about)}"
+    content = f"---\n{data.to_yaml()}\n---\n\n{body(name, architecture, about, origin)}"
     return str(ModelCard(content))
 
 
-def body(name: str, architecture: dict[str, Any], about: About | None) -> str:
+def body(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None = None) -> str:
     """What a reader wants to know."""
     given = "" if "create" in architecture or "timm" in architecture else ", model=YOUR_BARE_MODEL"
     lines = [
@@ -57,6 +60,7 @@ def body(name: str, architecture: dict[str, Any], about: About | None) -> str:
         f'net = mixmo.from_pretrained("{name}"{given})',
         "prediction = mixmo.predict(net, images)  # .probs .members .entropy .mutual_information .disagreement",
         "```",
+        *([] if given or about is None else ["", "```", f"mixmo predict {name} photos/ --format csv", "```"]),
     ]
     if about is None:
         return "\n".join(lines) + "\n"
@@ -73,18 +77,18 @@ def body(name: str, architecture: dict[str, Any], about: About | None) -> str:
         some = ", ".join(about.classes[:10]) + (", ..." if len(about.classes) > 10 else "")
         lines += ["", f"{len(about.classes)} classes: {some}"]
     if about.scores:
-        lines += [
-            "",
-            "## Scores",
-            f"Of the ensemble, the mean of its heads' logits, on {about.dataset or 'test data'}:",
-        ]
-        lines += ["", "| score | value |", "|---|---|"]
-        lines += [f"| {NAMES.get(key, (key,))[0]} | {value:.4f} |" for key, value in about.scores.items()]
+        lines += ["", "## Scores", *scores_table(about, origin)]
+    if origin is not None:
+        lines += ["", "## Training", *training(origin)]
     fitted = about.calibration
     lines += ["", "## Calibration"]
     if fitted is None:
         return "\n".join([*lines, "None: probabilities are as trained.", ""])
-    lines += [f"Fitted on {fitted.samples} held-out images: temperature {fitted.temperature:.4f}."]
+    if fitted.samples == 0:
+        known = origin and origin.temperature
+        lines += [f"Temperature {fitted.temperature:.4f}: {known or 'not fitted on held-out images'}."]
+    else:
+        lines += [f"Fitted on {fitted.samples} held-out images: temperature {fitted.temperature:.4f}."]
     if fitted.conformal:
         method, level = fitted.conformal.method, fitted.conformal.level
         lines += [f"Sets (`.sets`, {method}) hold the true class with probability {level:g}."]
@@ -94,6 +98,45 @@ def body(name: str, architecture: dict[str, Any], about: About | None) -> str:
             f"time; {100 * fitted.selective.coverage:.1f} % of the held-out images are answered."
         ]
     return "\n".join([*lines, ""])
+
+
+def scores_table(about: About, origin: Origin | None) -> list[str]:
+    """The ensemble, and each of its members where they are known."""
+    members = origin.members if origin and len(origin.members) > 1 else ()
+    heading = ["score", "ensemble" if origin else "value", *(f"member {i}" for i in range(len(members)))]
+    return [
+        f"Of the ensemble, the mean of its heads' logits, on {about.dataset or 'test data'}:",
+        "",
+        f"| {' | '.join(heading)} |",
+        "|---" * len(heading) + "|",
+        *(
+            f"| {NAMES.get(key, (key,))[0]} | {' | '.join(f'{row[key]:.4f}' for row in (about.scores, *members))} |"
+            for key in about.scores
+        ),
+        *([] if origin is None else ["", measured(origin)]),
+    ]
+
+
+def measured(origin: Origin) -> str:
+    images, top1 = origin.first["images"], origin.first["top1"]
+    return f"Measured {origin.measured}. Top1 of the ensemble on the first {images:g} test images: {top1:.4f}."
+
+
+def training(origin: Origin) -> list[str]:
+    """Epochs, batch, time and device in a sentence; then the whole recipe."""
+    recipe = origin.recipe
+    time = "" if origin.minutes is None else f"{origin.minutes:.0f} minutes "
+    return [
+        f"{recipe['epochs']} epochs of {recipe['dataset']}, batch {recipe['batch_size']}, batch repetition "
+        f"b = {recipe['repetition']}, {time}on {origin.device} with PyTorch {origin.torch}. "
+        f"These are the weights of {origin.epoch}. {origin.parameters:,} parameters, "
+        f"{origin.multiply_adds / 1e9:.4f} G multiply-adds an image.",
+        "",
+        "The recipe, for `mixmo train RECIPE --config FILE`:",
+        "```yaml",
+        yaml.safe_dump(recipe, sort_keys=False).strip(),
+        "```",
+    ]
 
 
 def sentence(architecture: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Save a network as a folder, read it back, send it to the Hugging Face Hub."""
 
+import copy
 import json
 import re
 import shutil
@@ -18,15 +19,18 @@ from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path
 from mixmo.hub.architecture import build, describe
 from mixmo.hub.card import card
+from mixmo.hub.origin import Origin
+from mixmo.hub.shipped import near, shipped, shipped_folder
 from mixmo.models import Ensemble
 from mixmo.predict import evaluating
-from mixmo.runs import save_tensors
+from mixmo.runs import halve, save_tensors
 from mixmo.weights import PICKLES, fill
 from mixmo.wrapping import Wrapped
 from mixmo.wrapping.given import bare
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HALVES = (torch.bfloat16, torch.float16)
 
 
 def save_pretrained(
@@ -36,12 +40,16 @@ def save_pretrained(
     about: About | None = None,
     calibration: Calibration | None = None,
     name: str | None = None,
+    origin: Origin | None = None,
+    half: bool = False,
 ) -> Path:
     """Write a network to a new folder: config.json, model.safetensors, README.md. Gives the folder back.
 
     `about` (by default `net.about`) says how its images are prepared and how good it is; `calibration` replaces the one
-    in it. `name` is its name on the Hub, for the model card. The folder is read back, and the network in it must answer
-    as this one does; only a wrapped backbone that is not timm's needs to be given again to be read.
+    in it. `name` is its name on the Hub, for the model card, which tells the `origin` of the network too. `half` rounds
+    matrices and filters to bfloat16: half the size, and a slightly different network. The folder is read back, and the
+    network in it must answer as this one does, after rounding if asked for; only a wrapped backbone that is not timm's
+    needs to be given again to be read.
     """
     folder, net = check_path("folder", folder), bare(net)
     if not isinstance(net, Ensemble):
@@ -55,15 +63,18 @@ def save_pretrained(
         if about is None:
             raise UserError("a calibration is saved with what the network is about; give about=mixmo.About(...)")
         about = about.calibrated(calibration)
+    net = rounded(net) if half else net
     images, answers = sample(net, about)
     if about and about.classes and len(about.classes) != answers.shape[-1]:
         raise UserError(f"there are {len(about.classes)} names for the {answers.shape[-1]} classes of the network")
     with drafts(folder) as temporary:
         draft = Path(temporary) / "draft"
         draft.mkdir()
-        save_tensors(apart(net.state_dict()), draft / WEIGHTS)
+        tensors = net.state_dict()
+        save_tensors(apart(halve(tensors) if half else tensors), draft / WEIGHTS)
         for architecture in describe(net):
             config = {"mixmo": mixmo.__version__, "architecture": architecture, "about": about and about.to_dict()}
+            config |= {"origin": origin.to_dict()} if origin else {}
             (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
             given = "create" not in architecture and "timm" not in architecture
             if given or same(draft, images, answers):
@@ -72,7 +83,7 @@ def save_pretrained(
             raise UserError(
                 "the network answers otherwise than a fresh one with its weights; undo what changed its parts"
             )
-        (draft / CARD).write_text(card(name or folder.name, architecture, about))
+        (draft / CARD).write_text(card(name or folder.name, architecture, about, origin))
         if folder.exists():
             folder.rmdir()
         shutil.move(draft, folder)
@@ -93,10 +104,11 @@ def drafts(folder: Path) -> Iterator[str]:
 def from_pretrained(
     where: Path | str, model: nn.Module | None = None, *, revision: str | None = None, token: str | None = None
 ) -> Ensemble:
-    """The network in a folder that `save_pretrained` wrote, or on the Hub by its name: on the CPU, in eval mode.
+    """The network in a folder that `save_pretrained` wrote, or by its name a shipped one or one on the Hub.
 
-    What it is about is its attribute `about`. `model` is the bare backbone of a wrapped network that timm does not
-    make; its own weights are replaced. No pickle is read, and no code from the Hub is run.
+    It is on the CPU and in eval mode; weights of half precision are read as float32. What it is about is its attribute
+    `about`. `model` is the bare backbone of a wrapped network that timm does not make; its own weights are replaced. No
+    pickle is read, and no code from the Hub is run.
     """
     folder = find(where, revision, token)
     config = read_config(folder)
@@ -106,6 +118,8 @@ def from_pretrained(
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG} does not describe a network ({error}); save it again") from error
     fill(net, folder / WEIGHTS)
+    if any(tensor.dtype in HALVES for tensor in net.state_dict().values()):
+        net.float()  # CPUs are slow in half precision, and layers of different precision do not compute together
     net.about = about  # type: ignore[assignment]
     return net.eval()
 
@@ -137,16 +151,21 @@ def push_to_hub(
 
 
 def find(where: Path | str, revision: str | None = None, token: str | None = None) -> Path:
-    """The folder of a saved network: given, or downloaded from the Hub."""
+    """The folder of a saved network: given, else shipped with the package, else downloaded from the Hub."""
     path = check_path("where", where)
+    name = path.as_posix()
     if path.is_file() and path.suffix.lower() in PICKLES:
         raise UserError(f"{path} is a pickle, which can run anything when it is read; give a folder with {WEIGHTS}")
     if path.is_file():
         raise UserError(f"{path} is a file; give the folder that mixmo.save_pretrained wrote")
     if path.is_dir():
         return path
+    if name in shipped():
+        return shipped_folder(name)
+    hint = near(name)
     if not HUB_NAME.fullmatch(str(where)):
-        raise UserError(f"{where} does not exist; give a saved folder, a run directory or OWNER/NAME on the Hub")
+        remedy = hint or "give a saved folder, a run directory or OWNER/NAME on the Hub"
+        raise UserError(f"{where} does not exist; {remedy}")
     from huggingface_hub import snapshot_download
 
     try:
@@ -154,7 +173,8 @@ def find(where: Path | str, revision: str | None = None, token: str | None = Non
         return Path(snapshot_download(str(where), revision=revision, token=token, allow_patterns=files))
     except Exception as error:  # of the network, the Hub or its client: many kinds, one remedy
         raise UserError(
-            f"{where} is no folder here, and could not be had from the Hub ({first_line(error)}); check the name"
+            f"{where} is no folder here, and could not be had from the Hub ({first_line(error)}); "
+            f"{hint or 'check the name'}"
         ) from error
 
 
@@ -175,6 +195,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "mixmo" not in config:
         raise UserError(f"{folder / CONFIG} is of another library; give a folder that mixmo.save_pretrained wrote")
     return config
+
+
+def rounded(net: Ensemble) -> Ensemble:
+    """A copy whose weights are as a file of half the size keeps them, in the precision that it had."""
+    copied = copy.deepcopy(net)
+    copied.load_state_dict(halve(net.state_dict()))  # which takes them back to their precision
+    return copied
 
 
 def sample(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A trained network from wherever it is: a run directory, a saved folder, the Hub."""
+"""A trained network from wherever it is: a run directory, a saved folder, this package, the Hub."""
 
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import AGAIN, Run, load_tensors
 
+MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
 SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
 
 
 def load(where: Path | str, which: str = "last", model: nn.Module | None = None) -> Ensemble:
-    """The network of a run directory, of a saved folder or of a name on the Hub: on the CPU, in eval mode.
+    """The network of a run directory, a saved folder, a shipped name or a name on the Hub: on the CPU, in eval mode.
 
-    Its attribute `about` has the names of the classes, how images are prepared, the scores, and a calibration: as
-    saved, or fitted to the validation images of the run, if it held some out. `which` is "last" or "best", for runs.
+    A path that exists goes before a shipped name (`mixmo.shipped()`), and this before the Hub. The network's attribute
+    `about` has the names of the classes, how images are prepared, the scores, and a calibration: as saved, or fitted to
+    the validation images of the run, if it held some out. `which` is "last" or "best", for runs.
     """
     if not (check_path("where", where) / "recipe.yaml").is_file():
         return from_pretrained(where, model)

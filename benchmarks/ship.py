@@ -1,0 +1,168 @@
+"""A finished run as a network that comes with the package: weights in bfloat16, config.json, model card, sample images.
+
+    PYTHONPATH=src python benchmarks/ship.py RUN cifar100/cut-mixmo-wrn28-4 --data DATA --samples 3
+
+Writes src/mixmo/shipped/NAME, which `mixmo.load(NAME)` then finds. With --data, the scores are measured with the
+weights as they are saved, in float32 (WRN-28-4 on CIFAR-100: 4.4 minutes of one core); without, they are of the
+run's logits. With --samples n, the first test images that are classified rightly, of n different classes, go to
+tests/samples.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from huggingface_hub import ModelCard
+from PIL import Image
+from torch import Tensor
+
+import mixmo
+from mixmo import data
+from mixmo.calibration import Calibration
+from mixmo.hub.folder import CARD, WEIGHTS, rounded
+from mixmo.hub.load import SCORES
+from mixmo.metrics import evaluate
+from mixmo.metrics.report import Report, Scores
+from mixmo.predict import predict_logits
+from mixmo.runs import Run, plain
+
+HERE = Path(__file__).resolve().parents[1]
+LARGEST = 16e6  # bytes of weights
+FIRST = 1_000  # test images whose Top1 is kept apart
+TEMPERATURE = (
+    "the run held out no validation images, so this is the mean of the two temperatures of the paper's NLLc protocol, "
+    "each fitted to the ensemble's logits on one random half of the test set, which therefore "
+    "cannot judge it. NLL and ECE are without it; NLLc scores each half at the temperature of the other"
+)
+USE = (
+    "For research on ensembles and uncertainty, as a baseline, as a start for fine-tuning, and to try the package. It "
+    "knows the {classes} classes of {dataset} and nothing else: every image gets one of them, and {size} pixels are "
+    "all that it sees of it. High `entropy`, `mutual_information` and `energy` point to images unlike those trained "
+    "on, without any promise. {chosen} It was not tested for bias or for any decision about people: do not use it for "
+    "one. For conformal sets and abstention, calibrate it on images of your own (`mixmo predict --calibrate-on`)."
+)
+CHOSEN = {
+    "last": "It is of the last epoch: none was chosen by its scores.",
+    "test": "Its epoch was chosen by its Top1 on the test set, as in the paper, so its scores are a little too good.",
+    "validation": "Its epoch was chosen by its Top1 on held-out training images.",
+}
+DATA = {
+    "cifar100": "They were trained on the 50,000 training images of CIFAR-100 (A. Krizhevsky, Learning Multiple Layers "
+    "of Features from Tiny Images, 2009): photographs from the web, distributed for research without a licence of "
+    "their own. No image is in this folder.",
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    into = parser()
+    given = into.parse_args(arguments)
+    run, folder = Run.open(given.run), given.out / given.name
+    if folder.exists():
+        into.error(f"{folder} exists already; remove it first")
+    if given.samples and given.data is None:
+        into.error("--samples needs --data, where the images are")
+    trained = mixmo.load(run.path, given.which)
+    net = rounded(trained)
+    if given.data is None:
+        logits_MNK, labels_N = run.logits(given.which)
+        how = "on the logits that the training stored"
+    else:
+        dataset = data.load(run.recipe.dataset, given.data, torch.device(given.device))
+        logits_MNK = predict_logits(net.to(given.device), dataset, dataset.test, size=run.recipe.size).cpu()
+        labels_N = dataset.test.labels.cpu()
+        how = f"with the weights of this folder, in float32 on {'a CPU' if given.device == 'cpu' else given.device}"
+    report = evaluate(logits_MNK, labels_N)
+    origin = describe(run, given.which, report, how, (logits_MNK.mean(0).argmax(-1) == labels_N))
+    about = replace(trained.about, scores=numbers(report.ensemble), calibration=calibration(trained.about, report))
+    mixmo.save_pretrained(trained, folder, about=about, name=given.name, origin=origin, half=True)
+    add_remarks(folder / CARD, run, given.which, about)
+    check(folder, net)
+    print(f"{folder}: {(folder / WEIGHTS).stat().st_size / 1e6:.2f} MB, {about.scores}, {about.calibration}")
+    if given.samples:
+        write_samples(dataset.test, logits_MNK, about.classes, given.samples, given.samples_to)
+
+
+def parser() -> argparse.ArgumentParser:
+    into = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    into.add_argument("run", type=Path, help="finished run directory")
+    into.add_argument("name", help="DATASET/NAME, by which mixmo.load shall know it")
+    into.add_argument("--which", choices=("last", "best"), default="last", help="epoch of the weights")
+    into.add_argument("--data", type=Path, help="folder of the data sets, to measure the rounded weights")
+    into.add_argument("--device", default="cpu", help="where to measure")
+    into.add_argument("--samples", type=int, default=0, help="sample images to write")
+    into.add_argument("--samples-to", type=Path, default=HERE / "tests" / "samples")
+    into.add_argument("--out", type=Path, default=HERE / "src" / "mixmo" / "shipped", help="folder of shipped networks")
+    return into
+
+
+def numbers(scores: Scores) -> dict[str, float]:
+    return {key: getattr(scores, key) for key in SCORES}
+
+
+def calibration(about: mixmo.About, report: Report) -> Calibration:
+    """That of the validation images, if the run held some out; else a temperature alone, of 0 held-out samples."""
+    if about.calibration is not None:
+        return about.calibration
+    return Calibration(temperature=sum(report.ensemble.temperatures) / 2)
+
+
+def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor) -> mixmo.hub.Origin:
+    scores, environment = run.json("scores.json"), run.json("environment.json")
+    best = f"epoch {scores['best_epoch']} of {run.recipe.epochs}, the best by its {scores['best_by']} Top1"
+    return mixmo.hub.Origin(
+        recipe=plain(run.recipe),
+        epoch="the last epoch" if which == "last" else best,
+        device=environment["device_name"],
+        torch=environment["torch"],
+        minutes=scores["seconds"] / 60 if "seconds" in scores else None,
+        parameters=scores["parameters"],
+        multiply_adds=scores["multiply_adds"],
+        measured=f"{how}, on {len(right_N):,} test images",
+        members=tuple(numbers(member) for member in report.members),
+        temperature=None if run.recipe.validation else TEMPERATURE,
+        first={"images": len(right_N[:FIRST]), "top1": right_N[:FIRST].double().mean().item()},
+    )
+
+
+def add_remarks(path: Path, run: Run, which: str, about: mixmo.About) -> None:
+    """Use, limits, licence and data, which only the maker of a network knows."""
+    card = ModelCard.load(path)
+    card.data.license = "mit"
+    card.data.datasets = [about.dataset]
+    chosen = CHOSEN[which if which == "last" else run.json("scores.json")["best_by"]]
+    size = f"{about.size[1]} x {about.size[2]}"
+    use = USE.format(classes=len(about.classes), dataset=about.dataset, size=size, chosen=chosen)
+    source = DATA.get(about.dataset, f"They were trained on {about.dataset}.")
+    card.text += f"\n## Intended use and limits\n{use}\n"
+    card.text += f"\n## Licence and data\nThe weights are under the licence of mixmo, MIT. {source}\n"
+    card.save(path)
+
+
+def check(folder: Path, net: mixmo.Ensemble) -> None:
+    """What is in the folder is what was measured, and small enough."""
+    size = (folder / WEIGHTS).stat().st_size
+    if size >= LARGEST:
+        raise SystemExit(
+            f"{folder / WEIGHTS} has {size / 1e6:.1f} MB, and should stay below {LARGEST / 1e6:.0f}; remove it"
+        )
+    again, measured = mixmo.load(folder), net.cpu().state_dict()
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, measured[name]), name
+
+
+def write_samples(test: mixmo.Split, logits_MNK: Tensor, classes: tuple[str, ...], count: int, into: Path) -> None:
+    """The first images that are classified rightly, of different classes, each under the name of its class."""
+    into.mkdir(parents=True, exist_ok=True)
+    labels_N, written = test.labels.cpu(), set()
+    for number in (logits_MNK.mean(0).argmax(-1) == labels_N).nonzero()[:, 0].tolist():
+        name = classes[labels_N[number]]
+        if name not in written and len(written) < count:
+            pixels = test.images[number].cpu().numpy()
+            Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(into / f"{name}.png")
+            written.add(name)
+    print(f"{into}: {', '.join(sorted(written))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The networks that come with the package: folders of `save_pretrained`, named by their place under mixmo/shipped."""
+
+import json
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+
+from mixmo.about import About
+from mixmo.hub.card import sentence
+
+CONFIG = "config.json"
+ROOT = Path(str(files("mixmo") / "shipped"))
+
+
+def shipped() -> list[str]:
+    """The names of the networks that come with the package; `mixmo.load` reads them without a download."""
+    return sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob(f"*/*/{CONFIG}"))
+
+
+def shipped_folder(name: str) -> Path:
+    """Where a shipped network is."""
+    return ROOT / name
+
+
+def summary(name: str) -> str:
+    """A shipped network in one line."""
+    config = json.loads((shipped_folder(name) / CONFIG).read_text())
+    about = About.from_dict(config["about"])
+    scores = f"Top1 {100 * about.scores['top1']:.2f} %, NLLc {about.scores['nllc']:.3f}"
+    return f"{sentence(config['architecture'])} On {about.dataset}: {scores}"
+
+
+def near(name: str) -> str:
+    """The shipped networks, where a name that leads nowhere is much like one of them; else nothing."""
+    names = shipped()
+    close = get_close_matches(name.lower(), names, n=1)
+    return f"did you mean '{close[0]}'? Shipped with mixmo: {', '.join(names)}" if close else ""
