@@ -1,58 +1,87 @@
-"""What a calibration promises and what it keeps on real runs.
+"""What calibrations promise and keep on real runs, side by side.
 
-python benchmarks/coverage.py RUN...
+    python benchmarks/coverage.py RUN... [--splits 20]
 
-Fits temperature, sets and threshold to the validation logits of each run (train it with --validation N) and scores them
-on its test logits, which nothing was fitted to: coverage and size of the sets, share of answers given and their risk.
+Fits temperature, sets and threshold to a random half of each run's test logits of the last epoch, and scores them on
+the other half, over so many splits: neither half was trained on or chosen an epoch. Every run sees the same halves.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from mixmo.calibration import calibrate
 from mixmo.metrics import METRICS
 from mixmo.metrics.conformal import CONFORMAL
 from mixmo.prediction import Prediction
-from mixmo.runs import Run, load_tensors
+from mixmo.runs import Run
 
 LEVELS = (0.8, 0.9, 0.95)
-RISKS = (0.05, 0.1, 0.2)
+RISKS = (0.02, 0.05, 0.1)
 
 
-def main(paths: list[str]) -> None:
-    for path in paths:
-        run = Run.open(Path(path))
-        tensors = load_tensors(run.path / "logits-last.safetensors")
-        held = tensors["validation_logits"], tensors["validation_labels"]
-        logits, labels = tensors["logits"], tensors["labels"]
-        print(f"{run.recipe.dataset}, {run.recipe.architecture}, {len(logits)} members")
-        print(f"fitted to {len(held[1]):,} validation images, scored on {len(labels):,} test images\n")
-        print("| sets | level | covered % | classes a set | empty % |")
-        print("|---|---|---|---|---|")
+def main() -> None:
+    into = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    into.add_argument("runs", nargs="+", type=Path, help="run directories with their logits")
+    into.add_argument("--splits", type=int, default=20, help="halvings of the test set")
+    given = into.parse_args()
+    for path in given.runs:
+        run = Run.open(path)
+        logits_MNK, labels_N = run.logits("last")
+        halves = [torch.randperm(len(labels_N), generator=seeded(s)).chunk(2) for s in range(given.splits)]
+        print(f"\n## {path.name}: {run.recipe.architecture}, {len(logits_MNK)} heads, {len(labels_N):,} test images")
+        print("\n| sets: covered % (classes a set) | " + " | ".join(f"level {level}" for level in LEVELS) + " |")
+        print("|---" * (1 + len(LEVELS)) + "|")
         for method in CONFORMAL:
             for randomised in (False,) if method == "lac" else (False, True):
+                cells = []
                 for level in LEVELS:
-                    torch.manual_seed(0)
-                    fitted = calibrate(*held, method=method, level=level, randomised=randomised, risk=None)
-                    sets = Prediction(logits, fitted).sets
-                    covered = sets[torch.arange(len(labels)), labels].double().mean().item()
-                    size, empty = sets.sum(1).double().mean().item(), (sets.sum(1) == 0).double().mean().item()
-                    name = f"{method}, randomised" if randomised else method
-                    print(f"| {name} | {level} | {100 * covered:.2f} | {size:.2f} | {100 * empty:.1f} |")
-        print("\n| wanted risk % | answered % | wrong, of the answered % |\n|---|---|---|")
+                    settings = {"method": method, "level": level, "randomised": randomised, "risk": None}
+                    covered, size = mean_of(sets(logits_MNK, labels_N, *half, settings) for half in halves)
+                    cells.append(f"{100 * covered:.2f} ({size:.2f})")
+                print(f"| {method}{', randomised' if randomised else ''} | {' | '.join(cells)} |")
+        print("\n| wrong answers allowed % | answered % | wrong, of the answered % | promise kept |\n|---|---|---|---|")
         for risk in RISKS:
-            prediction = Prediction(logits, calibrate(*held, risk=risk))
-            given = ~prediction.abstain
-            wrong = (prediction.labels != labels)[given].double()
-            share = f"{100 * wrong.mean().item():.2f}" if len(wrong) else "-"
-            print(f"| {100 * risk:g} | {100 * given.double().mean().item():.1f} | {share} |")
-        mean = logits.double().mean(0)
-        temperature = calibrate(*held, risk=None).temperature
-        before, after = (METRICS["nll"](z, labels).item() for z in (mean, mean / temperature))
-        print(f"\ntemperature {temperature:.3f}: NLL {before:.4f} before, {after:.4f} after\n")
+            answered, wrong, kept = mean_of(answers(logits_MNK, labels_N, *half, risk) for half in halves)
+            print(f"| {100 * risk:g} | {100 * answered:.1f} | {100 * wrong:.2f} | {kept * given.splits:.0f} times |")
+        temperature, *scores = mean_of(tempered(logits_MNK, labels_N, *half) for half in halves)
+        print("\ntemperature {:.3f}: NLL {:.4f} before, {:.4f} after; ECE {:.4f}, {:.4f}".format(temperature, *scores))
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mean_of(rows) -> list[float]:  # type: ignore[no-untyped-def]
+    return torch.tensor(list(rows), dtype=torch.float64).mean(0).tolist()
+
+
+def sets(logits_MNK: Tensor, labels_N: Tensor, fit: Tensor, score: Tensor, settings: dict[str, object]) -> list[float]:
+    """Share of sets that hold the true class, and how many classes a set has."""
+    torch.manual_seed(0)  # of randomised sets
+    fitted = calibrate(logits_MNK[:, fit], labels_N[fit], **settings)  # type: ignore[arg-type]
+    inside_NK = Prediction(logits_MNK[:, score], fitted).sets
+    covered = inside_NK.gather(1, labels_N[score][:, None]).double().mean().item()
+    return [covered, inside_NK.sum(1).double().mean().item()]
+
+
+def answers(logits_MNK: Tensor, labels_N: Tensor, fit: Tensor, score: Tensor, risk: float) -> list[float]:
+    """Share answered, share of wrong ones among them, and whether they stay within the risk."""
+    prediction = Prediction(logits_MNK[:, score], calibrate(logits_MNK[:, fit], labels_N[fit], risk=risk))
+    wrong = (prediction.labels != labels_N[score])[~prediction.abstain].double()
+    share = wrong.mean().item() if len(wrong) else 0.0
+    return [len(wrong) / len(score), share, float(share <= risk)]
+
+
+def tempered(logits_MNK: Tensor, labels_N: Tensor, fit: Tensor, score: Tensor) -> list[float]:
+    """The temperature, then NLL and ECE before and after it."""
+    temperature = calibrate(logits_MNK[:, fit], labels_N[fit], risk=None).temperature
+    mean_NK, truth = logits_MNK[:, score].double().mean(0), labels_N[score]
+    scores = [METRICS[name](z, truth).item() for name in ("nll", "ece") for z in (mean_NK, mean_NK / temperature)]
+    return [temperature, *scores]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -24,6 +24,7 @@ REFUSED: dict[str, tuple[Callable[[mixmo.Network], object], str]] = {
     "half a class": (lambda _: mixmo.create("wrn10_1", 5.5), "classes = 5.5; give a whole number"),
     "members as text": (lambda _: mixmo.create("wrn10_1", 5, "2"), "members = '2'; give a whole number"),
     "true members": (lambda _: mixmo.create("wrn10_1", 5, True), "members = True; give a whole number"),
+    "no encoders": (lambda _: mixmo.create("wrn10_1", 5, encoders=0), "encoders = 0; take one each of the 2 members"),
     "no channels": (lambda _: mixmo.create("wrn10_1", 5, channels=0), "channels = 0; give a whole number"),
     "no model": (lambda _: mixmo.wrap(None), "the model is a NoneType; give an nn.Module"),
     "predict nothing": (lambda net: mixmo.predict(net, None), "images are of type NoneType"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pickle
 import re
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import nn
 
 import mixmo
 from mixmo.about import About
-from mixmo.calibration import calibrate
+from mixmo.calibration import Calibration, calibrate
 from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
 from mixmo.models import Ensemble
@@ -316,6 +317,8 @@ def test_weights_that_are_not_all_there(saved: Path):
     [
         ("{", "config.json cannot be read"),
         ("{}", "config.json is of another library"),
+        ("[" * 100_000, "config.json cannot be read"),
+        ('{"mixmo": ' + "9" * 5000 + "}", "config.json cannot be read"),
         ('{"mixmo": "0.1.0"}', "config.json does not describe a network"),
         ('{"mixmo": "0", "architecture": {"create": "wrn10_1", "folded": false, "x": 1}, "about": null}', "describe"),
         (
@@ -352,6 +355,96 @@ def test_refusals(saved: Path, tmp_path: Path):
     with pytest.raises(UserError, match="is a file; give the folder that"):
         mixmo.load(saved / "config.json")
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("classes", ["a"], "there are 1 names for the 3 classes"),
+        ("classes", "abc", "classes = abc; give a name for each class"),
+        ("classes", [1, 2, 3], r"classes = \(1, 2, 3\); give a name for each class"),
+        ("mean", [math.nan] * 3, r"mean = \(nan, nan, nan\); give the mean of pixels"),
+        ("mean", [1e308] * 3, "give the mean of pixels"),
+        ("std", [1e-320] * 3, "pixels are divided by it"),
+        ("resize", 8, "resize = 8; give a whole number, at least 32"),
+        ("resize", "x", "resize = 'x'; give a whole number"),
+        ("dataset", 5, "dataset = 5; give its name"),
+        ("scores", {"top1": "x"}, "give a number for each name"),
+        ("calibration", {}, "this is no calibration that mixmo saved"),
+        ("calibration", {"temperature": math.nan}, "temperature = nan; logits are divided by it"),
+        ("calibration", {"temperature": -1.0}, "temperature = -1.0; logits are divided by it"),
+        ("calibration", {"temperature": "x"}, "temperature = 'x'; give a number"),
+        ("calibration", {"samples": "x"}, "samples = 'x'; give a whole number"),
+        ("calibration", {"conformal": {}}, "this is no calibration that mixmo saved"),
+        ("calibration", {"conformal": {"method": "lac", "level": 0.9, "quantile": math.nan}}, "quantile = nan"),
+        ("calibration", {"conformal": {"method": "lac", "level": 0.9, "quantile": "x"}}, "quantile = 'x'; give"),
+    ],
+)
+def test_a_hostile_config_is_named(saved: Path, field: str, value: Any, message: str):
+    config = json.loads((saved / "config.json").read_text())
+    if isinstance(value, dict) and field == "calibration" and value:
+        value = Calibration().to_dict() | value
+    config["about"] = ABOUT.to_dict() | {field: value}
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=rf"config\.json: .*{message}"):
+        mixmo.load(saved)
+
+
+def test_nothing_said_of_the_network(saved: Path):
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"about": {}}))
+    with pytest.raises(UserError, match=r"config\.json: this does not describe a network"):
+        mixmo.load(saved)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_weights_of_another_type(saved: Path, dtype: torch.dtype):
+    tensors = load_file(saved / "model.safetensors")
+    tensors["heads.1.bias"] = tensors["heads.1.bias"].to(dtype)
+    save_file(tensors, saved / "model.safetensors")
+    with pytest.raises(UserError, match=rf"heads.1.bias is {dtype} there; build"):
+        mixmo.load(saved)
+
+
+def test_weights_of_mixed_precision(saved: Path):
+    images, expected = torch.randn(2, 3, 32, 32), mixmo.load(saved)
+    tensors = load_file(saved / "model.safetensors")
+    tensors["heads.1.weight"] = tensors["heads.1.weight"].double()
+    save_file(tensors, saved / "model.safetensors")
+    assert torch.equal(mixmo.predict(mixmo.load(saved), images).logits, mixmo.predict(expected, images).logits)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_network_that_answers_nothing(saved: Path, tmp_path: Path, value: float):
+    """The class of NaN is the first one, for whoever asks: nobody must be told it."""
+    net = mixmo.load(saved)
+    next(net.core.parameters()).data.fill_(value)
+    with pytest.raises(UserError, match="answers NaN or infinite values to 2 of 2 images, which is no answer"):
+        mixmo.predict(net, torch.randn(2, 3, 32, 32))
+    with pytest.raises(UserError, match="answers NaN or infinite values; see whether its training diverged"):
+        mixmo.save_pretrained(net, tmp_path / "a")
+    for precision in ("fp32", "bf16"):
+        with pytest.raises(UserError, match="answers NaN or infinite values; see whether its training diverged"):
+            mixmo.export(net, tmp_path / "a.pt2", precision=precision, size=(3, 32, 32))
+    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / "a.pt2").exists()
+
+
+def test_a_full_disk_leaves_nothing(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also where the weights were being written: no word of a run that could be resumed."""
+    net = mixmo.load(saved)
+
+    def full(tensors: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(UserError, match=r"/a cannot be written \(No space left on device\); name another place$"):
+        mixmo.save_pretrained(net, tmp_path / "a")
+    monkeypatch.setattr("zipfile.ZipFile.writestr", lambda *_: full(None, Path(tmp_path / "half")))
+    with pytest.raises(UserError, match=r"a.pt2 cannot be written \(No space left on device\); name another place$"):
+        mixmo.export(net, tmp_path / "a.pt2", size=(3, 32, 32))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "saved"]
 
 
 def test_about_that_is_wrong():

@@ -1,11 +1,13 @@
 """What travels with a network's weights: the names of its classes, how its images are prepared, how good it is."""
 
-import math
 from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Real
 from typing import Any
 
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_number, check_whole
+
+SMALLEST, LARGEST = 1e-6, 1e6  # of mean and std: beyond, float32 has no digits left for an image
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,23 @@ class About:
             check_whole("a side of size", side)
         for value in (*self.mean, *self.std):
             check_number("a value of mean or std", value)
-        if not all(0 < value < math.inf for value in self.std):
+        if not all(SMALLEST < value < LARGEST for value in self.std):
             raise UserError(f"std = {self.std}; pixels are divided by it: give positive numbers")
+        if not all(abs(value) < LARGEST for value in self.mean):
+            raise UserError(f"mean = {self.mean}; give the mean of pixels that lie in 0..1")
         if not len(self.mean) == len(self.std) == self.size[0]:
             raise UserError(
                 f"mean has {len(self.mean)} and std {len(self.std)} values for images of {self.size[0]} channels; "
                 "give one a channel"
             )
+        if self.classes is not None and not _texts(self.classes):
+            raise UserError(f"classes = {str(self.classes)[:40]}; give a name for each class, as text")
+        if self.resize is not None:
+            check_whole("resize", self.resize, least=max(self.size[1:]))
+        if not isinstance(self.dataset, str | None):
+            raise UserError(f"dataset = {self.dataset!r}; give its name, or None")
+        if not isinstance(self.scores, dict) or not all(isinstance(value, Real) for value in self.scores.values()):
+            raise UserError(f"scores = {str(self.scores)[:40]}; give a number for each name, such as {{'top1': 0.8}}")
 
     def calibrated(self, calibration: Calibration | None) -> "About":
         """The same, with this calibration."""
@@ -56,8 +68,12 @@ class About:
         for name in ("size", "mean", "std", "classes"):
             if isinstance(known.get(name), list):
                 known[name] = tuple(known[name])
-        calibration = known.get("calibration")
+        saved = known.get("calibration")
         try:
-            return cls(**known | {"calibration": calibration and Calibration.from_dict(calibration)})
+            return cls(**known | {"calibration": None if saved is None else Calibration.from_dict(saved)})
         except TypeError as error:
             raise UserError(f"this does not describe a network ({error}); save it again") from error
+
+
+def _texts(names: object) -> bool:
+    return isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)

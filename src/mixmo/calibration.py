@@ -1,5 +1,6 @@
 """What held-out data teach a trained network about its own answers: a temperature, sets, when to abstain."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +30,18 @@ class Calibration:
     selective: Selective | None = None
     samples: int = 0  # held-out ones
 
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature)
+        if not 0 < self.temperature < math.inf:
+            raise UserError(f"temperature = {self.temperature}; logits are divided by it: give a positive number")
+        check_whole("samples", self.samples, least=0)
+        for part in (self.conformal, self.selective):
+            for name, value in ({} if part is None else asdict(part)).items():
+                if name != "method":
+                    check_number(name, value)
+                    if not math.isfinite(value):
+                        raise UserError(f"{name} = {value} of a {type(part).__name__}; fit it again")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and numbers, ready for JSON."""
         return asdict(self)
@@ -45,8 +58,8 @@ class Calibration:
             return cls(
                 **fields
                 | {
-                    "conformal": conformal and Conformal(**conformal),
-                    "selective": selective and Selective(**selective),
+                    "conformal": None if conformal is None else Conformal(**conformal),
+                    "selective": None if selective is None else Selective(**selective),
                 }
             )
         except (KeyError, TypeError) as error:

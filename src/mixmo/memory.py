@@ -70,7 +70,7 @@ def exhausted(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    said = r"(allocate|out of|not enough) memory"
+    said = r"(allocate|out of|not enough) memory|Caught MemoryError"  # the latter by a worker of a DataLoader
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 
 

@@ -32,6 +32,13 @@ class Prediction:
         if not isinstance(self.logits, Tensor) or self.logits.dim() != 3:
             what = tuple(self.logits.shape) if isinstance(self.logits, Tensor) else type(self.logits).__name__
             raise UserError(f"a prediction of logits {what}; give a tensor (members, samples, classes)")
+        finite = int(self.logits.isfinite().all(-1).all(0).sum())
+        if finite < self.logits.shape[1]:  # the largest of them would pass for an answer
+            raise UserError(
+                f"the network answers NaN or infinite values to {self.logits.shape[1] - finite} of "
+                f"{self.logits.shape[1]} images, which is no answer; see whether its training diverged, and its images "
+                "are normalised as in training"
+            )
 
     @cached_property
     def members(self) -> Tensor:

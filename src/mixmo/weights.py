@@ -10,6 +10,7 @@ from mixmo.runs import load_tensors
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
 NAMED = 3  # differences that the message names
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # that a network may be stored in
 
 
 def shapes(net: nn.Module) -> dict[str, torch.Size]:
@@ -33,7 +34,7 @@ def fill(net: nn.Module, path: Path) -> None:
 
 def check(net: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     """Refuse the tensors of another architecture than the network's, naming what differs."""
-    different = differences(shapes(net), tensors)
+    different = differences(shapes(net), tensors) or other_types(net, tensors)
     if different:
         more = f" and {len(different) - NAMED} more" if len(different) > NAMED else ""
         raise UserError(
@@ -55,3 +56,9 @@ def differences(wanted: dict[str, torch.Size], given: dict[str, Tensor]) -> list
         elif given[name].shape != shape:
             found.append(f"{name} is {tuple(given[name].shape)} there and {tuple(shape)} in the network")
     return found + [f"{name} is unknown to the network" for name in given if name not in wanted]
+
+
+def other_types(net: nn.Module, given: dict[str, Tensor]) -> list[str]:
+    """One phrase for each tensor of a type that cannot take the place of the network's."""
+    wanted = {name: FLOATS if own.is_floating_point() else (own.dtype,) for name, own in net.state_dict().items()}
+    return [f"{name} is {given[name].dtype} there" for name, types in wanted.items() if given[name].dtype not in types]

@@ -1,7 +1,10 @@
 """mixmo predict: every row against mixmo.predict, in every format; files that are no images; refusals."""
 
 import csv
+import errno
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,9 @@ from PIL import Image
 import mixmo
 from mixmo.cli import main
 from mixmo.cli import predict_ as command
-from mixmo.cli.rows import writing
+from mixmo.cli.rows import check_out, writing
 from mixmo.engine import Runtime, train
+from mixmo.errors import UserError
 from mixmo.recipes import named
 from mixmo.runs import Run
 from mixmo.types import Dataset
@@ -90,6 +94,13 @@ def test_all_formats_say_the_same(run: Run, images: Path, tmp_path: Path, capsys
     assert any(len(row["set"]) > 1 and row["set"][0] == row["label"] for row in by_json)  # the likeliest first
 
 
+def test_a_name_that_begins_with_a_dash(run: Run, images: Path, tmp_path: Path, capsys, monkeypatch):
+    shutil.copy(min((images / "0").glob("*.png")), tmp_path / "-5.png")
+    monkeypatch.chdir(tmp_path)
+    assert main(["predict", *ON_CPU, str(run.path), "--", "-5.png"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("-5.png,")
+
+
 def test_sets_of_classes_with_any_name(tmp_path: Path):
     """A set in a CSV can be told from others, from an empty one and from none, whatever the classes are called."""
     rows = [{"set": ["a|b", "a"]}, {"set": ["a|b|a"]}, {"set": ["a", 'b, "c"']}, {"set": []}, {"set": None}]
@@ -158,6 +169,54 @@ def test_nothing_can_be_read(run: Run, images: Path, tmp_path: Path, capsys: pyt
     _, err = ask(capsys, run.path, images / "0" / "text.png", images / "notes.txt", "--out", out, status=2)
     assert "none of the 2 files can be read as an image; check the paths" in err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_what_is_not_complete_has_another_name(tmp_path: Path, capsys, form: str, fault: BaseException):
+    """Half of the rows under the name that was asked for would pass for all of them."""
+    out = tmp_path / f"rows.{form}"
+
+    def fail() -> None:
+        with writing(form, out, {"label": "str"}) as rows:
+            rows.write([{"label": "cat"}])
+            assert not out.exists()
+            raise fault
+
+    with pytest.raises((KeyboardInterrupt, UserError)) as caught:
+        fail()
+    assert [path.name for path in tmp_path.iterdir()] == [f"rows.{form}.part"]
+    assert capsys.readouterr().err == f"{out}.part keeps the rows that were written so far\n"
+    if isinstance(fault, OSError):
+        assert str(caught.value) == f"{out} cannot be written (No space left on device); make room, or name another"
+    with pytest.raises(UserError, match=r"part holds the rows of a command that was cut, or still runs; remove it"):
+        check_out(form, out)
+    with pytest.raises(UserError, match="File exists"), writing(form, out, {"label": "str"}):  # another process's
+        pass
+    Path(f"{out}.part").unlink()
+    with writing(form, out, {"label": "str"}) as rows:
+        rows.write([{"label": "cat"}])
+    assert [path.name for path in tmp_path.iterdir()] == [f"rows.{form}"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+def test_a_full_standard_output_is_told(monkeypatch: pytest.MonkeyPatch):
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        with pytest.raises(UserError, match="standard output cannot be written"), writing("csv", None, {}) as rows:
+            rows.write([{"label": "cat"}])
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space left"):  # what is still in its buffer
+            full.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Path, capsys):
+    shutil.copy(min((images / "3").glob("*.png")), tmp_path / "a.png")
+    os.mkfifo(tmp_path / "b.png")
+    out, err = ask(capsys, run.path, tmp_path)
+    assert out.count("a.png") == 1
+    assert "b.png: cannot be read (it is a folder, a pipe or a device)" in err
 
 
 @pytest.mark.parametrize(

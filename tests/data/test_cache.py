@@ -13,6 +13,7 @@ from mixmo.data.cache import cached, fingerprint
 from mixmo.data.decode import Decoded, Sample
 
 IMAGES = np.arange(5 * 4 * 4 * 3, dtype=np.uint8).reshape(5, 4, 4, 3)
+SHAPE = (8, 4, 4, 3)  # of which three cannot be read
 
 
 class Builder:
@@ -36,8 +37,8 @@ def folders(root: Path) -> list[str]:
 
 def test_built_once_and_mapped_afterwards(tmp_path: Path):
     build = Builder()
-    first = cached(tmp_path, "train", "aa", build)
-    second = cached(tmp_path, "train", "aa", build)
+    first = cached(tmp_path, "train", "aa", SHAPE, build)
+    second = cached(tmp_path, "train", "aa", SHAPE, build)
     assert build.times == 1
     assert same(first)
     assert same(second)
@@ -51,9 +52,9 @@ def test_built_once_and_mapped_afterwards(tmp_path: Path):
 def test_a_stale_cache_is_rebuilt_and_removed(tmp_path: Path):
     build = Builder()
     for stamp in ("aa", "bb"):
-        cached(tmp_path, "train", stamp, build)
-        cached(tmp_path, "val", stamp, build)
-    cached(tmp_path, "train-64", "cc", build)
+        cached(tmp_path, "train", stamp, SHAPE, build)
+        cached(tmp_path, "val", stamp, SHAPE, build)
+    cached(tmp_path, "train-64", "cc", SHAPE, build)
     assert build.times == 5
     assert folders(tmp_path) == ["train-64-cc", "train-bb", "val-bb"]
 
@@ -62,7 +63,7 @@ def test_a_stale_cache_is_rebuilt_and_removed(tmp_path: Path):
 @pytest.mark.parametrize("damage", ["truncate", "remove", "text", "other"])
 def test_a_damaged_cache_is_rebuilt(tmp_path: Path, name: str, damage: str):
     build = Builder()
-    cached(tmp_path, "train", "aa", build)
+    cached(tmp_path, "train", "aa", SHAPE, build)
     path = tmp_path / ".mixmo-cache" / "train-aa" / name
     if damage == "truncate":
         path.write_bytes(path.read_bytes()[:-20])
@@ -72,9 +73,42 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, name: str, damage: str):
         path.write_text("nothing")
     else:
         np.save(path, np.zeros(3))
-    assert same(cached(tmp_path, "train", "aa", build))
-    assert same(cached(tmp_path, "train", "aa", build))
+    assert same(cached(tmp_path, "train", "aa", SHAPE, build))
+    assert same(cached(tmp_path, "train", "aa", SHAPE, build))
     assert build.times == 2
+
+
+@pytest.mark.parametrize("kept", [[0, 1, 2, 4, 8], [-1, 1, 2, 4, 7], [0, 1, 4, 2, 7], [0, 1, 1, 4, 7]])
+def test_positions_that_cannot_be_are_rebuilt(tmp_path: Path, kept: list[int]):
+    """They choose the labels."""
+    build = Builder()
+    cached(tmp_path, "train", "aa", SHAPE, build)
+    np.save(tmp_path / ".mixmo-cache" / "train-aa" / "kept.npy", np.array(kept))
+    assert same(cached(tmp_path, "train", "aa", SHAPE, build))
+    assert build.times == 2
+
+
+def test_images_of_another_size_are_rebuilt(tmp_path: Path):
+    build = Builder()
+    cached(tmp_path, "train", "aa", SHAPE, build)
+    np.save(tmp_path / ".mixmo-cache" / "train-aa" / "images.npy", IMAGES[:, :2])
+    assert same(cached(tmp_path, "train", "aa", SHAPE, build))
+    assert build.times == 2
+
+
+def test_two_processes_at_once(tmp_path: Path, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch):
+    """The slower one finds the other's folder in its way, when all of its own is written."""
+    fast, slow, rename = Builder(), Builder(), Path.rename
+
+    def later(path: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        cached(tmp_path, "train", "aa", SHAPE, fast)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", later)
+    assert same(cached(tmp_path, "train", "aa", SHAPE, slow))
+    assert (fast.times, slow.times, len(recwarn)) == (1, 1, 0)
+    assert folders(tmp_path) == ["train-aa"]
 
 
 def test_a_failure_while_writing_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -86,11 +120,11 @@ def test_a_failure_while_writing_leaves_no_half(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr(cache.np, "save", full)
         with pytest.warns(UserWarning, match="cannot be written.*No space left.*make the folder writable") as caught:
-            assert same(cached(tmp_path, "train", "aa", build))
+            assert same(cached(tmp_path, "train", "aa", SHAPE, build))
     assert len(caught) == 1
     assert str(tmp_path / ".mixmo-cache") in str(caught[0].message)
     assert folders(tmp_path) == []
-    assert same(cached(tmp_path, "train", "aa", build))
+    assert same(cached(tmp_path, "train", "aa", SHAPE, build))
     assert build.times == 2
     assert folders(tmp_path) == ["train-aa"]
 
@@ -99,14 +133,14 @@ def test_a_failure_while_writing_leaves_no_half(tmp_path: Path, monkeypatch: pyt
 def test_a_read_only_folder_has_no_cache(tmp_path: Path):
     tmp_path.chmod(0o500)
     with pytest.warns(UserWarning, match="cannot be written"):
-        assert same(cached(tmp_path, "train", "aa", Builder()))
+        assert same(cached(tmp_path, "train", "aa", SHAPE, Builder()))
     tmp_path.chmod(0o700)
 
 
 def test_a_folder_that_cannot_be_made_has_no_cache(tmp_path: Path):
     (tmp_path / ".mixmo-cache").write_text("a file in its place")
     with pytest.warns(UserWarning, match="cannot be written"):
-        assert same(cached(tmp_path, "train", "aa", Builder()))
+        assert same(cached(tmp_path, "train", "aa", SHAPE, Builder()))
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path):
@@ -115,7 +149,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path):
         path.mkdir(parents=True)
     hour_ago = time.time() - cache.LEFTOVER - 10
     os.utime(old, (hour_ago, hour_ago))
-    cached(tmp_path, "train", "aa", Builder())
+    cached(tmp_path, "train", "aa", SHAPE, Builder())
     assert folders(tmp_path) == [".train-aa-2", "train-aa"]  # the second may be another process at work
 
 

@@ -1,3 +1,4 @@
+import os
 import warnings
 from pathlib import Path
 
@@ -30,6 +31,33 @@ def test_any_shape_gives_the_size(tmp_path: Path, shape: tuple[int, int]):
     assert (decode(str(path), 8) == np.full((8, 8, 3), 99)).all()
 
 
+@pytest.mark.parametrize("shape", [(1, 20_000), (20_000, 1)])
+def test_a_thin_image_takes_little_memory(tmp_path: Path, shape: tuple[int, int]):
+    """Resized whole, its shorter side to 64 pixels, it would take 250 MB."""
+    pixels = np.zeros((*shape, 3), np.uint8)
+    pixels.reshape(-1, 3)[9_990:10_010] = RED
+    path = tmp_path / "a.png"
+    Image.fromarray(pixels).save(path)
+    largest = []
+    resize = Image.Image.resize
+
+    def watched(image: Image.Image, size: tuple[int, int], *arguments: object) -> Image.Image:
+        largest.append(size[0] * size[1])
+        return resize(image, size, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image.Image, "resize", watched)
+        assert (decode(str(path), 64) == RED).all()
+    assert max(largest) <= 16 * 64**2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="a pipe"):
+        decode(str(tmp_path / "a.png"), 8)
+
+
 def test_the_right_size_is_left_alone(tmp_path: Path):
     """As PIL alone decodes it, JPEG included."""
     pixels = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
@@ -58,6 +86,7 @@ def test_a_large_jpeg_is_close_to_a_full_decode(tmp_path: Path):
         ("CMYK", "jpg", (0, 255, 255, 0), (255, 0, 0)),
         ("CMYK", "tif", (0, 255, 255, 0), (255, 0, 0)),
         ("I;16", "png", 70 * 257, (70, 70, 70)),
+        ("I;16", "pgm", 70 * 257, (70, 70, 70)),
         ("RGB", "bmp", RED, RED),
         ("RGB", "webp", (0, 0, 0), (0, 0, 0)),
     ],

@@ -5,7 +5,9 @@ import io
 import socket
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -41,6 +43,10 @@ class Server(ThreadingHTTPServer):
     cuts = 0  # how many times
     ranges_honoured = True
     chunked = False
+    length: str | None = None  # what it says of the body's length instead of the truth
+    endless = False  # the body never ends
+    pause = 0.0  # seconds before each byte
+    redirect = False  # to itself
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -57,6 +63,23 @@ class Handler(BaseHTTPRequestHandler):
         server.asked.append(wanted)
         if server.status != 200:
             self.send_error(server.status)
+            return
+        if server.redirect:
+            self.send_response(302)
+            self.send_header("Location", self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if server.length or server.endless:
+            self.send_response(200)
+            if server.length:
+                self.send_header("Content-Length", server.length)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(body)
+            with suppress(OSError):
+                while server.endless:
+                    self.wfile.write(body)
             return
         if wanted and server.ranges_honoured:
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
@@ -83,6 +106,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
+            return
+        if server.pause:
+            with suppress(OSError):
+                for place in range(start, len(body)):
+                    self.wfile.write(body[place : place + 1])
+                    time.sleep(server.pause)
             return
         self.wfile.write(body[start:])
 
@@ -144,11 +173,43 @@ def test_a_cut_connection_goes_on_where_it_ended(server: Server, tmp_path: Path)
 def test_cut_too_often_keeps_the_part_for_the_next_call(server: Server, tmp_path: Path):
     server.cut_after, server.cuts = 1_000, download.TRIES
     part = tmp_path / "cifar-10-python.tar.gz.part"
-    refused(tmp_path, SOURCES["cifar10"].url, f"was cut {download.TRIES} times; {part} keeps what came", "goes on")
+    refused(tmp_path, SOURCES["cifar10"].url, f"still {download.TRIES} times; {part} keeps what came", "goes on")
     assert part.stat().st_size == 1_000 * download.TRIES
     get("cifar10", tmp_path)
     assert unpacked(tmp_path)
     assert server.asked[-1] == f"bytes={1_000 * download.TRIES}-"
+
+
+def test_nearly_standing_still_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A byte now and then never takes TIMEOUT seconds, and would take years; what came is kept."""
+    monkeypatch.setattr(download, "TIMEOUT", 0.2)
+    server.pause = 0.02
+    refused(tmp_path, f"nearly stood still {download.TRIES} times", "goes on from there")
+    assert 0 < (tmp_path / "cifar-10-python.tar.gz.part").stat().st_size < 1000
+    server.pause = 0.0
+    get("cifar10", tmp_path)
+    assert unpacked(tmp_path)
+
+
+def test_more_than_can_be_right_is_not_kept(server: Server, tmp_path: Path):
+    server.endless = True
+    refused(tmp_path, "sent more than the 1,000,000 bytes that can be right, and what came was deleted; try later")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("length", ["abc", "-5", "1e9"])
+def test_a_length_that_is_no_number(server: Server, tmp_path: Path, length: str):
+    server.length = length
+    get("cifar10", tmp_path)
+    assert unpacked(tmp_path)
+
+
+def test_a_redirection_that_never_ends_is_one_sentence(server: Server, tmp_path: Path):
+    server.redirect = True
+    refused(tmp_path, "answered 302", "infinite loop", "by hand")
+    with pytest.raises(UserError) as caught:
+        get("cifar10", tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_server_without_ranges_starts_again(server: Server, tmp_path: Path):

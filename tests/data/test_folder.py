@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,9 @@ def test_numeric_labels_keep_their_numbers(tmp_path: Path):
         (b"path,label\n,cat\n", "line 2, lacks a path or a label"),
         (b"path,label\na\xff.png,cat\n", "is not a CSV file in UTF-8"),
         (b'path,label\n"' + b"x" * 200_000, "is not a CSV file in UTF-8"),
+        (b"path,label,label\na.png,cat,dog\n", "should begin with the line 'path,label'"),
+        (b"path,label\na\0.png,cat\n", "line 2, has a zero byte in its path"),
+        (b"path,label\na.png,cat\na.png,dog\n", "line 3, says 'dog' of a.png, and one before it 'cat'; keep one"),
     ],
 )
 def test_bad_csv(tmp_path: Path, content: bytes, problem: str):
@@ -144,9 +148,36 @@ def test_an_empty_class_folder(root: Path):
 
 def test_a_class_only_in_the_test_images(root: Path):
     (root / "val" / "red").rename(root / "val" / "pink")
-    with pytest.raises(UserError, match="classes that its train images lack: pink; add train images") as caught:
+    with pytest.raises(UserError, match="classes that its train images lack: 'pink'; add train images") as caught:
         folder(root, 8)
     assert str(root) in str(caught.value)
+
+
+def test_labels_that_look_alike_are_told_by_their_characters(root: Path):
+    (root / "train" / "red").rename(root / "train" / "caf\N{LATIN SMALL LETTER E WITH ACUTE}")
+    (root / "val" / "red").rename(root / "val" / "cafe\N{COMBINING ACUTE ACCENT}")
+    with pytest.raises(UserError, match=r"train images lack: 'cafe\\u0301'; add"):
+        folder(root, 8)
+
+
+def test_a_label_of_many_digits_is_a_name(tmp_path: Path):
+    (tmp_path / "a.csv").write_text(f"path,label\n1.png,{'1' * 5000}\n2.png,2\n")
+    assert module.class_names(in_csv(tmp_path / "a.csv")) == ("1" * 5000, "2")
+
+
+def test_a_folder_that_cannot_be_read_is_told(root: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its images must not just be missing from the set."""
+    (root / "train" / "red" / "more").mkdir()
+    scandir = os.scandir
+
+    def locked(path: str) -> object:
+        if str(path).endswith("more"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    with pytest.raises(UserError, match=r"red/more cannot be read \(Permission denied\); allow it, or leave it out"):
+        folder(root, 8)
 
 
 def test_names(root: Path, monkeypatch: pytest.MonkeyPatch):
@@ -165,7 +196,9 @@ def test_names(root: Path, monkeypatch: pytest.MonkeyPatch):
     ("name", "problem"),
     [
         ("folder:", "names no folder; write folder:PATH or folder:PATH@SIZE"),
-        ("folder:flags@7", "asks for images of 7 pixels a side; take at least 8"),
+        ("folder:flags@7", "asks for images of 7 pixels a side; take at least 8 and at most 4096"),
+        ("folder:flags@100000", "asks for images of 100000 pixels a side; take at least 8 and at most 4096"),
+        (f"folder:flags@{'9' * 5000}", "asks for images of 9"),
         ("folder:flag@8", "needs the folder {}/flag, which does not exist; write folder:PATH or folder:PATH@SIZE"),
         ("folder:flags@64x64", "needs the folder {}/flags@64x64, which does not exist; write folder:PATH or"),
     ],

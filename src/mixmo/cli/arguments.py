@@ -4,6 +4,7 @@ import re
 from argparse import ArgumentError
 from collections.abc import Collection
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 
 import jsonargparse
@@ -70,7 +71,7 @@ def recipe_of(parsed: Namespace) -> Recipe:
 def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:
     """Parsed arguments, or a UserError of one sentence."""
     options = {string for action in into._actions for string in action.option_strings}
-    for word in arguments:
+    for word in takewhile(lambda word: word != "--", arguments):  # names of files may follow it
         option = word.partition("=")[0]
         if option.startswith("--") and option not in options:
             raise unknown("option", option, options)

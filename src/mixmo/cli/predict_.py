@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> None:
         default="csv",
         help="of the rows; in csv, sets are JSON arrays",
     )
-    into.add_argument("--out", type=Path | None, default=None, help="file to write; standard output without it")
+    into.add_argument("--out", type=Path | None, default=None, help="file to write, FILE.part until it is complete")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     into.add_argument(
         "--calibrate-on",

@@ -4,9 +4,10 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, BinaryIO, Protocol, TextIO
 
 from mixmo.errors import UserError
 
@@ -57,10 +58,10 @@ class JsonRows:
 class ParquetRows:
     """A Parquet file, one group of rows a batch."""
 
-    def __init__(self, path: Path, schema: Any) -> None:
+    def __init__(self, file: BinaryIO, schema: Any) -> None:
         import pyarrow.parquet
 
-        self.schema, self.writer = schema, pyarrow.parquet.ParquetWriter(path, schema)
+        self.schema, self.writer = schema, pyarrow.parquet.ParquetWriter(file, schema)
 
     def write(self, rows: Sequence[Row]) -> None:
         import pyarrow
@@ -75,6 +76,8 @@ def check_out(form: str, out: Path | None) -> None:
     """Whatever would keep the rows from being written, said before they are computed."""
     if out is not None and out.exists():
         raise UserError(f"{out} exists already; give another --out, or remove it")
+    if out is not None and _unfinished(out).exists():
+        raise UserError(f"{_unfinished(out)} holds the rows of a command that was cut, or still runs; remove it")
     if out is not None and not out.parent.is_dir():
         raise UserError(f"{out.parent} is no folder to write {out.name} to; make it first")
     if form == "parquet":
@@ -85,25 +88,43 @@ def check_out(form: str, out: Path | None) -> None:
 
 @contextmanager
 def writing(form: str, out: Path | None, types: dict[str, str]) -> Iterator[Rows]:
-    """Where rows with these columns go; `types` are str, float, bool or list. What was written stays if all fails."""
-    if form == "parquet":
-        assert out is not None
-        rows: Rows = ParquetRows(out, _schema(types))
-        try:
-            yield rows
-        finally:
-            rows.close()
-        return
-    file = sys.stdout if out is None else out.open("w", newline="", encoding="utf-8")
+    """Where rows with these columns go; `types` are str, float, bool or list.
+
+    A file has the name FILE.part until it is complete. If all fails, it keeps that name and the rows that came.
+    """
     try:
-        rows = CsvRows(file) if form == "csv" else JsonRows(file)
-        try:
+        if out is None:
+            with closing(CsvRows(sys.stdout) if form == "csv" else JsonRows(sys.stdout)) as rows:
+                yield rows
+            return
+        with _unfinished(out).open("xb") as file:
+            try:
+                with _rows(form, file, types) as rows:
+                    yield rows
+            except BaseException:
+                print(f"{_unfinished(out)} keeps the rows that were written so far", file=sys.stderr)
+                raise
+        _unfinished(out).rename(out)
+    except BrokenPipeError:  # the reader has seen enough
+        raise
+    except OSError as error:
+        where = "standard output" if out is None else out
+        raise UserError(f"{where} cannot be written ({error.strerror or error}); make room, or name another") from error
+
+
+@contextmanager
+def _rows(form: str, file: BinaryIO, types: dict[str, str]) -> Iterator[Rows]:
+    if form == "parquet":
+        with closing(ParquetRows(file, _schema(types))) as rows:
             yield rows
-        finally:
-            rows.close()
-    finally:
-        if out is not None:
-            file.close()
+        return
+    text = TextIOWrapper(file, encoding="utf-8", newline="")
+    with text, closing(CsvRows(text) if form == "csv" else JsonRows(text)) as lines:
+        yield lines
+
+
+def _unfinished(out: Path) -> Path:
+    return out.with_name(f"{out.name}.part")
 
 
 def _cell(value: Any) -> Any:

@@ -8,6 +8,7 @@ folder, and the old one is removed. A folder appears by a rename, complete or no
 
 import hashlib
 import os
+import secrets
 import shutil
 import time
 import warnings
@@ -18,7 +19,7 @@ import numpy as np
 
 from mixmo.data.decode import Decoded, Sample
 
-VERSION = 2  # of the format and of how images are decoded
+VERSION = 3  # of the format and of how images are decoded
 LEFTOVER = 3600  # seconds after which an unfinished folder belongs to a process that died
 
 
@@ -37,29 +38,33 @@ def fingerprint(folder: Path, samples: Sequence[Sample]) -> str:
     return digest.hexdigest()[:16]
 
 
-def cached(folder: Path, name: str, stamp: str, build: Callable[[], Decoded]) -> Decoded:
+def cached(folder: Path, name: str, stamp: str, shape: Sequence[int], build: Callable[[], Decoded]) -> Decoded:
     """The decoded set `name` of `folder`, memory-mapped from its cache, or built and then cached.
 
+    `shape` is what it has if every image can be read, (D, size, size, 3).
     Where the cache cannot be written (a read-only folder, a full disk) there is none, and one warning says so.
     """
     home = folder / ".mixmo-cache"
-    found = _read(home / f"{name}-{stamp}")
+    found = _read(home / f"{name}-{stamp}", shape)
     if found is not None:
         return found
     built = build()
     try:
         _write(home, name, stamp, built)
     except OSError as error:
+        found = _read(home / f"{name}-{stamp}", shape)
+        if found is not None:  # another process was faster
+            return found
         warnings.warn(
             f"{home} cannot be written ({error.strerror or error}), so {name} will be decoded again at the next start; "
             "make the folder writable to keep the decoded images",
             stacklevel=2,
         )
         return built
-    return _read(home / f"{name}-{stamp}") or built
+    return _read(home / f"{name}-{stamp}", shape) or built
 
 
-def _read(path: Path) -> Decoded | None:
+def _read(path: Path, shape: Sequence[int]) -> Decoded | None:
     """What `path` holds, or nothing if it is not there or damaged: then it is built again."""
     try:
         # Copy-on-write, because torch wants to be allowed to write; nobody does.
@@ -68,16 +73,22 @@ def _read(path: Path) -> Decoded | None:
     except (OSError, ValueError, EOFError):
         return None
     whole = images.dtype == np.uint8 and images.ndim == 4 and kept.dtype == np.int64 and kept.shape == images.shape[:1]
-    return Decoded(images, kept) if whole else None
+    if not whole or images.shape[1:] != tuple(shape[1:]):
+        return None
+    inside = (kept >= 0).all() and (kept < shape[0]).all() and (np.diff(kept) > 0).all()  # or labels would be others'
+    return Decoded(images, kept) if inside else None
 
 
 def _write(home: Path, name: str, stamp: str, built: Decoded) -> None:
     home.mkdir(exist_ok=True)
-    fresh = home / f".{name}-{stamp}-{os.getpid()}"
+    fresh = home / f".{name}-{stamp}-{secrets.token_hex(8)}"  # in two containers, two processes can have one number
     try:
-        fresh.mkdir(exist_ok=True)
+        fresh.mkdir()
         np.save(fresh / "images.npy", built.images)
         np.save(fresh / "kept.npy", built.kept)
+        for path in fresh.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())  # or a loss of power may leave zeros, which pass for black images
         for old in home.glob(f"{name}-*"):
             shutil.rmtree(old, ignore_errors=True)
         for old in home.glob(f".{name}-*"):

@@ -1,6 +1,7 @@
 """From image files to one uint8 array: decode one sample, or all of them in parallel, skipping what cannot be read."""
 
 import os
+import stat
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from mixmo.errors import UserError
 
 CHUNK = 256  # samples handed to a thread at once
 NAMED = 5  # unreadable files named in the warning
+LONGEST = 16  # sides: of a longer image only the middle is resized, or a thin one would fill the memory
 
 
 class SkippedImages(UserWarning):
@@ -42,12 +44,15 @@ def decode(path: str, size: int) -> np.ndarray:
     Upright, where EXIF says how the camera was held. Palettes, greys, 16-bit greys and CMYK become RGB; transparency is
     dropped. Raises whatever PIL does on a bad file.
     """
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for, perhaps for ever
+        raise ValueError("it is a folder, a pipe or a device")
     with Image.open(path) as image:
         image.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a fraction of its size
         rgb = _rgb(image)
         if "exif" in image.info:  # asking costs a fifteenth of decoding a small JPEG
             with suppress(Exception):  # metadata can be damaged in any way; the pixels are not
                 ImageOps.exif_transpose(rgb, in_place=True)
+    rgb = _middle(rgb)
     width, height = rgb.size
     if (width, height) != (size, size):
         scale = size / min(width, height)
@@ -57,11 +62,20 @@ def decode(path: str, size: int) -> np.ndarray:
     return np.asarray(rgb)
 
 
+def _middle(image: Image.Image) -> Image.Image:
+    longest = LONGEST * min(image.size)
+    width, height = (min(side, longest) for side in image.size)
+    if (width, height) == image.size:
+        return image
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
+
+
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         image.load()  # or a truncated file would go unnoticed
         return image
-    if image.mode.startswith("I;16"):
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):  # whose range is 16 bits
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         raise ValueError("pixels of 32 bits have no known range")

@@ -2,8 +2,10 @@
 
 import http.client
 import os
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +19,8 @@ from mixmo.data.registry import remedy
 from mixmo.errors import UserError, unknown
 
 TRIES = 4  # of a connection that is cut; each goes on where the last one ended
-TIMEOUT = 30.0  # seconds without a byte
+TIMEOUT = 30.0  # seconds without a byte, or with fewer than SLOWEST
+SLOWEST = 1 << 16  # bytes
 BLOCK = 1 << 20
 
 
@@ -72,6 +75,10 @@ SOURCES = {
         size=3_500_000_000,
     ),
 }
+
+
+class _CutError(Exception):
+    """A connection that was cut, or is too slow ever to end."""
 
 
 def get(name: str, to: Path) -> Path:
@@ -129,7 +136,7 @@ def _fetch(source: Source, archive: Path, by_hand: str) -> None:
                 os.replace(part, archive)
                 return
     raise UserError(
-        f"the connection to {source.url} was cut {TRIES} times; {part} keeps what came, "
+        f"the connection to {source.url} was cut or nearly stood still {TRIES} times; {part} keeps what came, "
         f"and the same command goes on from there; or {by_hand}"
     )
 
@@ -149,7 +156,8 @@ def _attempt(source: Source, part: Path, by_hand: str, progress: Progress) -> bo
                 return True
             part.unlink()
             return False
-        raise UserError(f"{source.url} answered {error.code} {error.reason}; try later, or {by_hand}") from None
+        reason = " ".join(str(error.reason).split())
+        raise UserError(f"{source.url} answered {error.code} {reason}; try later, or {by_hand}") from None
     except urllib.error.URLError as error:
         raise UserError(f"{source.url} cannot be reached ({error.reason}); is there a network? Or {by_hand}") from None
     except (http.client.HTTPException, OSError):
@@ -157,21 +165,41 @@ def _attempt(source: Source, part: Path, by_hand: str, progress: Progress) -> bo
     with response:
         resumed = response.status == 206 and (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-")
         done = start if resumed else 0
-        length = response.headers.get("Content-Length")
-        total = done + int(length) if length else None
+        total = None if response.length is None else done + response.length
         task = progress.add_task(source.archive, total=total, completed=done)
-        with part.open("ab" if resumed else "wb") as file:
-            while True:
-                try:
-                    block = response.read(BLOCK)
-                except (http.client.HTTPException, OSError):
-                    return False
-                if not block:
-                    break
-                file.write(block)
-                progress.advance(task, len(block))
+        try:
+            with part.open("ab" if resumed else "wb") as file:
+                for block in _blocks(response):
+                    file.write(block)
+                    progress.advance(task, len(block))
+                    if file.tell() > source.size:
+                        part.unlink()
+                        raise UserError(
+                            f"{source.url} sent more than the {source.size:,} bytes that can be right, and what came "
+                            f"was deleted; try later, or {by_hand}"
+                        )
+        except _CutError:
+            return False
     progress.remove_task(task)
     return total in (None, part.stat().st_size)
+
+
+def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """What comes, as it comes, until it ends."""
+    until, came = time.monotonic() + TIMEOUT, 0
+    while True:
+        try:
+            block = response.read1(BLOCK)
+        except (http.client.HTTPException, OSError) as error:
+            raise _CutError from error
+        if not block:
+            return
+        yield block
+        came += len(block)
+        if time.monotonic() > until:
+            if came < SLOWEST:
+                raise _CutError
+            until, came = time.monotonic() + TIMEOUT, 0
 
 
 def _progress() -> Progress:

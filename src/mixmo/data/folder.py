@@ -143,9 +143,7 @@ def in_csv(path: Path) -> list[Sample]:
                 if "\0" in image:
                     raise UserError(f"{line} has a zero byte in its path; correct or remove it")
                 if labels.setdefault(image, label) != label:
-                    raise UserError(
-                        f"{line} says '{label}' of {image}, and a line before it '{labels[image]}'; keep one"
-                    )
+                    raise UserError(f"{line} says '{label}' of {image}, and one before it '{labels[image]}'; keep one")
                 found.append(Sample(os.path.join(path.parent, image), label))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV file in UTF-8 ({error}); save it as one") from None

@@ -1,6 +1,5 @@
 """Image files of the user, found and read in batches: what cannot be read is told, not replaced."""
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,7 @@ from torch import Tensor
 from mixmo.about import About
 from mixmo.augment.basic import centre
 from mixmo.data.decode import decode
-from mixmo.data.folder import EXTENSIONS
+from mixmo.data.folder import image_files
 from mixmo.data.stream import default_workers
 from mixmo.errors import UserError
 from mixmo.robustness import fit
@@ -37,11 +36,7 @@ def find_images(paths: Sequence[Path]) -> Iterator[str]:
         if not path.is_dir():
             yield str(path)
             continue
-        for where, folders, names in os.walk(path):
-            folders.sort()
-            for name in sorted(names):
-                if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
-                    yield os.path.join(where, name)
+        yield from image_files(path)
 
 
 def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read]:

@@ -78,7 +78,7 @@ class Files:
         """All of them in memory, but for those that cannot be read; from the cache beside them where there is one."""
         what = f"{self.name} in {self.root}"
         stamp = fingerprint(self.root, self.samples)
-        found = cached(self.root, self.name, stamp, lambda: decode_all(self.samples, self.size, what))
+        found = cached(self.root, self.name, stamp, self.shape, lambda: decode_all(self.samples, self.size, what))
         report(self.samples, found, what)
         return Split(torch.from_numpy(found.images), self.labels[torch.from_numpy(found.kept)])
 

@@ -1,5 +1,6 @@
 """PyTorch's own format: an exported program, which torch.export.load or AOTInductor run without this package."""
 
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -20,9 +21,10 @@ EXTRA = "mixmo.json"  # the name of the metadata inside the file
 def write(program: "ExportedProgram", metadata: Metadata, path: Path) -> None:
     tidy(program)
     flatten(program)
+    whole = io.BytesIO()  # not the file: where a disk is full, torch's own writer ends the process
     with quiet():
-        torch.export.save(program, path, extra_files={EXTRA: json.dumps(metadata.to_dict(), indent=2)})
-    compress(path)
+        torch.export.save(program, whole, extra_files={EXTRA: json.dumps(metadata.to_dict(), indent=2)})
+    compress(whole, path)
 
 
 def tidy(program: "ExportedProgram") -> None:
@@ -47,14 +49,12 @@ def flatten(program: "ExportedProgram") -> None:
         spec.target = names.get(spec.target, spec.target)
 
 
-def compress(path: Path) -> None:
+def compress(whole: io.BytesIO, path: Path) -> None:
     """The graph, which is text, as a twentieth of its bytes; torch reads compressed archives as it does its own."""
-    rest = path.with_name("rest.zip")
-    with zipfile.ZipFile(path) as written, zipfile.ZipFile(rest, "w") as small:
+    with zipfile.ZipFile(whole) as written, zipfile.ZipFile(path, "w") as small:
         for entry in written.infolist():
             how = zipfile.ZIP_DEFLATED if entry.filename.endswith(".json") else zipfile.ZIP_STORED
             small.writestr(zipfile.ZipInfo(entry.filename, entry.date_time), written.read(entry), how)
-    rest.replace(path)
 
 
 class Session:

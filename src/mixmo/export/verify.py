@@ -27,6 +27,8 @@ def run(graph: Deployed, images_NCHW: Tensor, size: Size) -> dict[str, Tensor]:
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"the network cannot read images of size {size} ({reason}); give the right `size`") from error
+    if not all(values.isfinite().all() for values in outputs.values()):
+        raise UserError("the network answers NaN or infinite values; see whether its training diverged")
     return outputs
 
 

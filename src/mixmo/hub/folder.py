@@ -17,11 +17,11 @@ import mixmo
 from mixmo.about import About
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path
-from mixmo.hub.architecture import build, describe
+from mixmo.hub.architecture import build, dense, describe
 from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import near, shipped, shipped_folder
-from mixmo.models import Ensemble
+from mixmo.models import Ensemble, Network
 from mixmo.predict import evaluating
 from mixmo.runs import halve, save_tensors
 from mixmo.weights import PICKLES, fill
@@ -30,7 +30,7 @@ from mixmo.wrapping.given import bare
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-HALVES = (torch.bfloat16, torch.float16)
+HALVES = {torch.bfloat16, torch.float16}
 
 
 def save_pretrained(
@@ -65,8 +65,9 @@ def save_pretrained(
         about = about.calibrated(calibration)
     net = rounded(net) if half else net
     images, answers = sample(net, about)
-    if about and about.classes and len(about.classes) != answers.shape[-1]:
-        raise UserError(f"there are {len(about.classes)} names for the {answers.shape[-1]} classes of the network")
+    if not answers.isfinite().all():
+        raise UserError("the network answers NaN or infinite values; see whether its training diverged")
+    check_names(net, about)
     with drafts(folder) as temporary:
         draft = Path(temporary) / "draft"
         draft.mkdir()
@@ -97,8 +98,11 @@ def drafts(folder: Path) -> Iterator[str]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
             yield temporary
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror or error}); name another place") from error
+    except (OSError, UserError) as error:
+        refused = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(refused, OSError):
+            raise
+        raise UserError(f"{folder} cannot be written ({refused.strerror or refused}); name another place") from error
 
 
 def from_pretrained(
@@ -114,11 +118,15 @@ def from_pretrained(
     config = read_config(folder)
     try:
         net = build(config["architecture"], model)
-        about = config["about"] and About.from_dict(config["about"])
+        about = None if config["about"] is None else About.from_dict(config["about"])
+        check_names(net, about)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG} does not describe a network ({error}); save it again") from error
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
     fill(net, folder / WEIGHTS)
-    if any(tensor.dtype in HALVES for tensor in net.state_dict().values()):
+    types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
+    if len(types) > 1 or types & HALVES:
         net.float()  # CPUs are slow in half precision, and layers of different precision do not compute together
     net.about = about  # type: ignore[assignment]
     return net.eval()
@@ -190,11 +198,18 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     try:
         config = json.loads((folder / CONFIG).read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({first_line(error)}); save the network again") from error
     if not isinstance(config, dict) or "mixmo" not in config:
         raise UserError(f"{folder / CONFIG} is of another library; give a folder that mixmo.save_pretrained wrote")
     return config
+
+
+def check_names(net: Ensemble, about: About | None) -> None:
+    """Refuses names that are not as many as the classes."""
+    classes = net.classes if isinstance(net, Wrapped) else dense(net).out_features if isinstance(net, Network) else None
+    if about and about.classes and classes not in (None, len(about.classes)):
+        raise UserError(f"there are {len(about.classes)} names for the {classes} classes of the network")
 
 
 def rounded(net: Ensemble) -> Ensemble:

@@ -58,7 +58,7 @@ def create(
     for what, number in counts.items():
         check_whole(what, number)
     parts = FAMILIES[family](depth, width)
-    encoders, heads = encoders or members, heads or members
+    encoders, heads = (members if count is None else count for count in (encoders, heads))
     for what, count in (("encoders", encoders), ("heads", heads)):
         if count not in (1, members):
             raise UserError(f"{what} = {count}; take one each of the {members} members, or 1 shared by all")
