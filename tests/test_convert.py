@@ -1,6 +1,7 @@
 """Other members, other classes: what was trained is kept."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -97,12 +98,15 @@ def test_refused() -> None:
     assert mixmo.convert(mixmo.fold(net), classes=3).each(torch.zeros(1, 3, 16, 16)).shape == (2, 1, 3)
 
 
-def test_what_the_network_was_about_is_forgotten() -> None:
-    """Its class names would be wrong, and its calibration is of other members."""
-    net = wrapped(2)
-    net.about = mixmo.About((3, 32, 32), (0.5,) * 3, (0.2,) * 3, classes=tuple("abcde"))
-    assert mixmo.convert(net, members=3).about is None
-    assert net.about is not None
+def test_what_still_holds_of_what_the_network_was_about() -> None:
+    """How images are prepared does; scores and calibration are of other members, class names of other heads."""
+    net, prepared = wrapped(2), mixmo.About((3, 32, 32), (0.5,) * 3, (0.2,) * 3, resize=40)
+    named = replace(prepared, classes=tuple("abcde"))
+    net.about = replace(named, dataset="birds", scores={"top1": 0.9}, calibration=mixmo.Calibration(1.5))
+    assert mixmo.convert(net, members=3).about == named
+    assert mixmo.convert(net, classes=7).about == prepared
+    assert net.about.calibration is not None
+    assert mixmo.convert(wrapped(2), members=3).about is None
 
 
 def test_a_model_that_counts_on_its_classes() -> None:

@@ -1,6 +1,8 @@
 """A run directory whose files were damaged, or that cannot be made: one sentence, and nothing is lost."""
 
+import errno
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -11,10 +13,10 @@ import torch
 
 from mixmo import UserError
 from mixmo.cli import main
-from mixmo.engine import Runtime, train
+from mixmo.engine import Runtime, seal, train
 from mixmo.evaluation import load_network, score_runs
 from mixmo.recipes import named
-from mixmo.runs import Run, environment, save_tensors
+from mixmo.runs import Run, environment, save_tensors, unwritten
 
 SMALL = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=512)
 QUIET = Runtime(device="cpu", quiet=True)
@@ -48,6 +50,14 @@ def test_a_damaged_file_gets_one_sentence_that_names_it(
     said = capsys.readouterr().err.strip()
     assert len(said.splitlines()) == 1
     assert str(tmp_path / "run" / name) in said
+
+
+def test_a_recipe_cut_behind_a_value(runs: list[Run], tmp_path: Path) -> None:
+    """It reads as a shorter one: what it lost would be taken from the defaults."""
+    whole = (runs[0].path / "recipe.yaml").read_text()
+    (tmp_path / "recipe.yaml").write_text(whole[: whole.index("\nmembers:")])
+    with pytest.raises(UserError, match=r"recipe.yaml cannot be read as a recipe \(it ends amid a line\)"):
+        Run(tmp_path).recipe  # noqa: B018
 
 
 def test_logits_of_another_kind(runs: list[Run], tmp_path: Path) -> None:
@@ -124,6 +134,36 @@ def test_an_out_that_cannot_be_made(tmp_path: Path, out: str) -> None:
         Run.create(tmp_path / out, SMALL)
 
 
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EACCES, "make its folder writable"),
+        (errno.ENOENT, "put back its folder, which was removed or moved"),
+        (errno.EIO, "check that disk"),
+    ],
+)
+def test_the_remedy_is_that_of_the_fault(tmp_path: Path, number: int, remedy: str) -> None:
+    said = str(unwritten(tmp_path / "file", OSError(number, os.strerror(number))))
+    assert said.endswith(
+        f"({os.strerror(number)}); what was there before is intact: {remedy}, then continue with --resume"
+    )
+
+
+def test_tensors_in_a_folder_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"x.safetensors could not be written \(No such file or directory\).* which was removed"
+    ):
+        save_tensors({"a": torch.zeros(2)}, tmp_path / "gone" / "x.safetensors")
+
+
+def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, SMALL)
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(UserError, match=r"\.lock could not be written \(Is a directory\)"), run.claimed():
+        pass
+
+
 def test_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert environment(torch.device("cpu"))["commit"] is None
@@ -144,6 +184,7 @@ def test_a_checkpoint_beyond_the_end(tmp_path: Path) -> None:
     folder = run.path / "checkpoints" / "00000002"
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "step": 999}))
+    (folder / seal.NAME).unlink()  # as earlier versions left it
     with pytest.raises(UserError, match=r"00000002 cannot be used: .*it is of step 999"):
         train(SMALL, run.path, QUIET, resume=True)
     folder.rename(folder.with_name("00000999"))

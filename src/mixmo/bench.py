@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixmo.engine.batch import Batches
-from mixmo.engine.prepare import check_fit, check_memory, fresh_network, image_size
+from mixmo.engine.prepare import check_fit, check_memory, image_size
 from mixmo.engine.schedule import Schedule
+from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Graph, Step
 from mixmo.errors import UserError
 from mixmo.fold import fold

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixmo import memory
+from mixmo.about import About
 from mixmo.errors import UserError, check_members, check_whole
 from mixmo.models.network import Ensemble, Network, initialise
 from mixmo.wrapping.find import replace
@@ -24,8 +25,8 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
     """A copy of a network with other `members` or `classes`; what is not given stays.
 
     The encoders still sum to what they summed to, so that head m answers an image as head m modulo M did; heads for
-    other classes start anew. An ordinary network is one of one member. What the network was `about`, its classes and
-    calibration, does not hold for the result, which is about nothing.
+    other classes start anew. An ordinary network is one of one member. How images are prepared goes over into the
+    result's `about`, and so do the names of classes that stay; scores and calibration do not hold for it.
 
     >>> import torch
     >>> from mixmo.models import create
@@ -47,7 +48,9 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
         _convert_wrapped(result, members or net.members, classes, noise)
     else:
         raise UserError(f"a {type(net).__name__} cannot be converted; only networks of mixmo.create and mixmo.wrap can")
-    result.about = None  # type: ignore[assignment]
+    about: About | None = getattr(net, "about", None)
+    names = about.classes if about and classes is None else None
+    result.about = about and About(about.size, about.mean, about.std, names, about.resize)  # type: ignore[assignment]
     return result
 
 

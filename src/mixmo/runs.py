@@ -11,9 +11,11 @@ scores.json          what `mixmo eval` prints
 .lock                held by the process that trains
 """
 
+import errno
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +49,13 @@ FIELDS: dict[str, dict[str, type]] = {  # what the JSON files of a run hold at l
         "last": dict,
         "best": dict,
     },
+}
+REMEDIES = {  # for what cannot be written
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
+    errno.EFBIG: "allow larger files (`ulimit -f`) or give --shard_mb",
+    errno.ENOENT: "put back its folder, which was removed or moved",
+    errno.EACCES: "make its folder writable",
+    errno.EROFS: "make its disk writable",
 }
 UNFINISHED = "the training has not ended; continue it with --resume"
 AGAIN = "if it is of a run, remove scores.json there and train with --resume, which writes it again"
@@ -85,9 +94,12 @@ class Run:
     def recipe(self) -> Recipe:
         path = self.path / "recipe.yaml"
         try:
-            fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            fields = yaml.safe_load(text)
             if not isinstance(fields, dict):
                 raise UserError("it holds no fields")
+            if not text.endswith("\n"):  # the fields that a copy cut short has lost would pass for their defaults
+                raise UserError("it ends amid a line")
             fields["decay"] = tuple(fields.get("decay", ()))
             return Recipe().replace(**fields)
         except (yaml.YAMLError, UnicodeDecodeError, UserError, TypeError) as error:
@@ -140,6 +152,8 @@ class Run:
         try:
             with path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # on the disk before the checkpoint that says so
         except OSError as error:
             raise unwritten(path, error) from error
 
@@ -182,7 +196,11 @@ class Run:
             return
         import fcntl
 
-        with (self.path / LOCK).open("w") as file:
+        try:
+            opened = (self.path / LOCK).open("w")
+        except OSError as error:
+            raise unwritten(self.path / LOCK, error) from error
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -204,12 +222,16 @@ class Run:
         try:
             yield
         except BaseException:
-            if not self.begun:
-                for path in self.path.iterdir():
-                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-                if ours:
-                    self.path.rmdir()
+            with suppress(OSError, UserError):  # of a folder that is gone, say: what went wrong first is what to say
+                self._clear(ours)
             raise
+
+    def _clear(self, ours: bool) -> None:
+        if not self.begun:
+            for path in self.path.iterdir():
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            if ours:
+                self.path.rmdir()
 
 
 def _counts(path: Path) -> bool:
@@ -241,12 +263,15 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise unwritten(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a disk that refuses that too: what went wrong first is what to say
+            temporary.unlink(missing_ok=True)
 
 
 def unwritten(path: Path, error: OSError) -> UserError:
+    """What to do depends on why."""
+    remedy = REMEDIES.get(error.errno or 0, "check that disk")
     return UserError(
-        f"{path} could not be written ({error.strerror}); what was there before is intact: free some space, "
+        f"{path} could not be written ({error.strerror}); what was there before is intact: {remedy}, "
         f"then continue with --resume"
     )
 
@@ -268,7 +293,8 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, shard_mb: float | None 
             try:
                 safetensors.torch.save_file({name: ready[name] for name in names}, into)
             except safetensors.SafetensorError as error:
-                raise OSError(0, str(error)) from error
+                found = re.search(r"os error (\d+)", str(error))  # it has only words for it
+                raise OSError(*((int(found[1]), os.strerror(int(found[1]))) if found else (0, str(error)))) from error
     if len(files) > 1:
         with replacing(index_of(path)) as into:
             index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from mixmo import UserError
-from mixmo.engine import Runtime, train
+from mixmo.engine import Runtime, seal, train
 from mixmo.engine.checkpoint import Checkpoints
 from mixmo.recipes import named
+from mixmo.runs import Run
+from mixmo.types import Dataset, Split
 
 SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=512)
 STEPS = 5  # an epoch
@@ -49,6 +51,92 @@ def test_of_another_network(copy: Path, tmp_path: Path) -> None:
             train(SMALL, copy, QUIET, resume=True)
         assert "\n" not in str(error.value)
         mine.write_bytes(kept)
+
+
+def flip(path: Path) -> None:
+    """One bit, amid the tensors."""
+    content = bytearray(path.read_bytes())
+    content[-len(content) // 4] ^= 0x40
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints/00000007/weights.safetensors", "checkpoints/00000007/optimizer.safetensors", "checkpoints/best-*"],
+)
+def test_one_bit(copy: Path, name: str) -> None:
+    (path,) = copy.glob(name)
+    flip(path)
+    with pytest.raises(UserError, match=rf"00000007 cannot be used: .*{path.name} is not as it was"):
+        train(SMALL, copy, QUIET, resume=True)
+
+
+def test_of_a_run_that_differs_only_in_its_seed(copy: Path, tmp_path: Path) -> None:
+    other = train(SMALL.replace(seed=1), tmp_path / "other", QUIET, until=STEPS + 2).path
+    shutil.rmtree(copy / "checkpoints")
+    shutil.copytree(other / "checkpoints", copy / "checkpoints")
+    with pytest.raises(UserError, match=r"00000007 cannot be used: .*recipe.yaml is not as it was"):
+        train(SMALL, copy, QUIET, resume=True)
+
+
+def test_a_recipe_that_was_edited(copy: Path) -> None:
+    changed = SMALL.replace(lr=2 * SMALL.lr)
+    Run(copy).write_recipe(changed)
+    with pytest.raises(UserError, match=r"00000007 cannot be used: .*recipe.yaml is not as it was"):
+        train(changed, copy, QUIET, resume=True)
+
+
+def test_data_that_changed(copy: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (copy / "dataset.json").read_bytes()
+    renamed = digits._replace(classes=(*digits.classes[:-1], "ten"))
+    fewer = digits._replace(train=Split(digits.train.resident[:-1], digits.train.labels[:-1]))
+    for changed, said in ((renamed, "classes: 9 -> ten"), (fewer, "images: 1437 -> 1436")):
+        monkeypatch.setattr("mixmo.data.load", lambda *_, changed=changed: changed)
+        with pytest.raises(UserError, match=rf"digits has changed .* \({said}\); bring back what it was"):
+            train(SMALL, copy, QUIET, resume=True)
+        assert (copy / "dataset.json").read_bytes() == before
+
+
+def test_of_an_earlier_version(copy: Path) -> None:
+    """Without checksums."""
+    (copy / "checkpoints" / "00000007" / seal.NAME).unlink()
+    train(SMALL, copy, QUIET, resume=True, until=STEPS + 3)
+    assert "weights.safetensors" in (copy / "checkpoints" / f"{STEPS + 3:08d}" / seal.NAME).read_text()
+
+
+def test_checkpoints_on_another_disk(copy: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "large" / "disk"
+    moved.parent.mkdir()
+    (copy / "checkpoints").rename(moved)
+    (copy / "checkpoints").symlink_to(moved)
+    train(SMALL, copy, QUIET, resume=True, until=STEPS + 3)
+
+
+def test_damaged_best_weights_do_not_survive_the_remedy(copy: Path) -> None:
+    """Trained from the start again, their file is written again."""
+    (best,) = (copy / "checkpoints").glob("best-*")
+    whole = best.read_bytes()
+    flip(best)
+    for checkpoint in (copy / "checkpoints").glob("0*"):
+        shutil.rmtree(checkpoint)
+    train(SMALL, copy, QUIET, resume=True, until=STEPS + 1)
+    assert best.read_bytes() == whole
+
+
+def test_a_run_that_is_removed_stays_removed(tmp_path: Path) -> None:
+    """It is not made again without its recipe, which no --resume could continue."""
+    out = tmp_path / "run"
+
+    class Remover:
+        def log_metrics(self, *_: object) -> None:
+            shutil.rmtree(out)
+
+        def log_hyperparams(self, *_: object) -> None: ...
+        def finalize(self, *_: object) -> None: ...
+
+    with pytest.raises(UserError, match=r"could not be written .* put back its folder"):
+        train(SMALL, out, QUIET, loggers=[Remover()])
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.write_text("{"), lambda path: path.unlink()])

@@ -14,6 +14,7 @@ import torch
 from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.engine.distributed import World
+from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import check_world
 from mixmo.recipes import named
 
@@ -86,6 +87,21 @@ def test_a_lost_process_is_said_and_the_run_resumes(script: ModuleType, tmp_path
     step = int(checkpoints[-1].name)
     run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True), resume=True, until=step + 2)
     assert (run.path / "checkpoints" / f"{step + 2:08d}" / "state.json").is_file()
+
+
+def test_a_process_lost_while_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two(World):
+        size = 2
+
+    def score(trainer: Trainer, _: object) -> None:
+        trainer.world = Two()
+        raise RuntimeError("[/a/gloo/pair.cc:537] Connection closed by peer [::1]:25510. GLHF!")
+
+    monkeypatch.setattr(Trainer, "score", score)
+    recipe = named("digits/cut-mixmo").replace(epochs=1, width=1, batch_size=512)
+    said = r"lost by step 5 \(Connection closed by peer \[::1\]:25510\); no checkpoint had been taken yet: start all"
+    with pytest.raises(UserError, match=said):
+        train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True))
 
 
 class Three(World):

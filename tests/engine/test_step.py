@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mixmo import data
 from mixmo.engine.batch import Batches
-from mixmo.engine.prepare import fresh_network
+from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Graph, Step, accuracy
 from mixmo.random import Stream
 from mixmo.recipes import Recipe, named

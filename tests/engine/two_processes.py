@@ -17,7 +17,7 @@ from mixmo.cli import main as mixmo
 from mixmo.engine import Runtime, train
 from mixmo.engine.distributed import GlobalBatchNorm
 from mixmo.engine.loop import Trainer
-from mixmo.engine.prepare import fresh_network
+from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step
 from mixmo.models import Network
 from mixmo.recipes import Recipe, named
@@ -33,10 +33,10 @@ RECIPES = {
 LOST = ["digits/cut-mixmo", "--width", "1", "--device", "cpu", "--save_seconds", "0.001"]
 
 
-def double(recipe: Recipe, dataset: Dataset) -> Network:
+def double(recipe: Recipe, dataset: Dataset, trained: bool) -> Network:
     """In float64, so that what differs is not what rounding makes of 20 steps."""
 
-    net = fresh_network(recipe, dataset).double()
+    net = fresh_network(recipe, dataset, trained).double()
     for encoder in net.encoders:
         encoder.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
     return net

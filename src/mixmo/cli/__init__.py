@@ -92,9 +92,8 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(
-            f"mixmo: {error.filename or 'a file'}: {error.strerror or error}; check it and try again", file=sys.stderr
-        )
+        where = error.filename or "standard output or a file"
+        print(f"mixmo: {where}: {error.strerror or error}; check it and try again", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
         if not exhausted(error):

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Table
 
 from mixmo.analysis import Analysis, analyse, columns, to_csv
 from mixmo.analysis.summary import LAST, THRESHOLDS
 from mixmo.cli.arguments import parse, parser
+from mixmo.cli.console import Output
 from mixmo.errors import UserError, unknown
 from mixmo.metrics import DIVERSITY
 from mixmo.runs import Run
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
 
 def show(found: Analysis, measure: str) -> None:
     """The analysis as tables. Runs go by letters, so that the columns stay narrow."""
-    console = Console(width=max(100, Console().width), highlight=False)
+    console = Output(100)
     letters = [chr(ord("A") + i) if i < 26 else f"{i}:" for i in range(len(found.runs))]
     for letter, run in zip(letters, found.runs, strict=True):
         console.print(f"{letter}  {run.run} ({found.which} epoch)", soft_wrap=True)

@@ -5,11 +5,11 @@ import math
 from dataclasses import asdict
 from itertools import pairwise
 
-from rich.console import Console
 from rich.table import Table
 
 from mixmo.bench import Result, benchmark
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
+from mixmo.cli.console import Output
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
 
@@ -53,7 +53,7 @@ def with_recipe(arguments: list[str]) -> list[str]:
 
 def show(result: Result) -> None:
     """A table on the terminal."""
-    console = Console(width=max(110, Console().width), highlight=False)
+    console = Output(110)
     table = Table(box=None, pad_edge=False, title_justify="left")
     table.title = f"{result.architecture}, batch {result.batch_size}, {result.precision}, step {result.mode}"
     for column in ("network", "what", "images/s", "spread", "ms", "TFLOP/s", "of peak", "GiB", "compile s"):

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from mixmo.cli.arguments import parse, parser
+from mixmo.cli.console import Output
 from mixmo.demo import COPIES, NOISE, compare
 from mixmo.engine import Runtime
 from mixmo.metrics import Report
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
     parsed = parse(into, arguments)
     torch.set_num_threads(1)  # the network is small: one thread is nearly as fast, and everyone sees the same figures
     cut, linear = compare(parsed.out, Runtime(device=parsed.device), parsed.epochs)
-    console = Console(width=100, highlight=False)
+    console = Output(100)
     console.print("\nTwo images in one forward pass, plainly summed: which head reads which image?", style="bold")
     table = Table(box=None, pad_edge=False)
     for column in ("", "says the first image's digit", "says the second image's digit"):

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jsonargparse import Namespace
-from rich.console import Console
 from rich.table import Table as Grid
 
 from mixmo import paper
 from mixmo.cli.arguments import parse, parser
+from mixmo.cli.console import Output
 from mixmo.data.registry import where as data_folder
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
@@ -124,7 +124,7 @@ def again(plan: Plan, parsed: Namespace) -> str:
 
 def show_list(plans: list[Plan], store: Store, here: Speed, settings: Mapping[str, Any]) -> None:
     """One line a table: runs needed and done, hours of an H200 in all and left, hours left on this device."""
-    console = Console(width=max(120, Console().width), highlight=False)
+    console = Output(120)
     grid = Grid(box=None, pad_edge=False)
     for name in ("name", "paper"):
         grid.add_column(name)

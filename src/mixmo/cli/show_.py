@@ -1,7 +1,6 @@
 """mixmo show RECIPE [--field value ...]"""
 
 import yaml
-from rich.console import Console
 
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.engine import Runtime
@@ -21,10 +20,9 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--time", type=bool, default=True, help="measure the time")
     parsed = parse(into, arguments)
     recipe = recipe_of(parsed)
-    console = Console(highlight=False, soft_wrap=True)
     dataset = parsed.recipe.partition("/")[0]
     protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
-    console.print(f"# {parsed.recipe}: {summary(parsed.recipe)}{protocol}")
+    print(f"# {parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     print(yaml.safe_dump(plain(recipe), sort_keys=False), end="")
     known = {protocol.changes["dataset"]: protocol.facts for protocol in PROTOCOLS.values()}
     if recipe.dataset not in known:

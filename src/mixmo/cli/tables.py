@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from mixmo.cli.console import Output
 
 
 def print_report(scores: dict[str, Any], title: str) -> None:
     """The scores of a run or an ensemble: last and best epoch, ensemble and members, diversity, cost."""
-    console = Console(width=max(100, Console().width), highlight=False)
+    console = Output(100)
     console.print(title, style="bold", soft_wrap=True)  # a table's own title would be wrapped to its width
     table = Table(box=None, pad_edge=False)
     for column in ("epoch", "who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier"):
@@ -39,7 +40,7 @@ def print_report(scores: dict[str, Any], title: str) -> None:
 
 def print_corruptions(scores: dict[str, Any], title: str) -> None:
     """Error for every corruption and severity, their means, and the scores over everything."""
-    console = Console(width=max(100, Console().width), highlight=False)
+    console = Output(100)
     severities = list(next(iter(scores["corruptions"].values())))
     console.print(f"{title} on {scores['folder']}", style="bold", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
@@ -72,7 +73,7 @@ def _three(scores: dict[str, float]) -> list[str]:
 
 def print_ood(scores: dict[str, Any], title: str) -> None:
     """How well each detector tells the other data set apart."""
-    console = Console(width=max(100, Console().width), highlight=False)
+    console = Output(100)
     console.print(f"{title}: {scores['outside']} told from {scores['inside']}", style="bold", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     table.add_column("detector")
@@ -89,7 +90,7 @@ def print_ood(scores: dict[str, Any], title: str) -> None:
 
 def print_multiplexed(scores: dict[str, Any], title: str) -> None:
     """What each number of different images a pass costs in accuracy and gains in speed, beside one image."""
-    console = Console(width=max(100, Console().width), highlight=False)
+    console = Output(100)
     console.print(f"{title}: different images in one pass", style="bold", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for column in ("images a pass", "Top1 %", "change", "NLL", "ECE", "G multiply-adds an image", "images/s", "gain"):

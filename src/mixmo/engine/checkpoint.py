@@ -1,8 +1,8 @@
 """Checkpoints: a folder each, complete or not there at all, written while training goes on.
 
-`checkpoints/00001562/` holds weights.safetensors, optimizer.safetensors and state.json after 1,562 steps. It is written
-under another name and renamed; only then the one before it is removed. Those to be kept hold a file `kept`. The best
-weights lie beside as `best-<step>.safetensors`, named in the state.
+`checkpoints/00001562/` holds weights.safetensors, optimizer.safetensors, state.json and their checksums after 1,562
+steps. It is written under another name and renamed; only then the one before it is removed. Those to be kept hold a
+file `kept`. The best weights lie beside as `best-<step>.safetensors`, named in the state.
 """
 
 import json
@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from mixmo.engine import seal
 from mixmo.errors import UserError
-from mixmo.runs import halve, index_of, load_tensors, replacing, save_tensors, unwritten
+from mixmo.runs import halve, load_tensors, replacing, save_tensors, unwritten
 from mixmo.weights import check
 
 
@@ -53,16 +54,23 @@ class Checkpoints:
 
     `every` keeps those after a multiple of so many steps, beside the last one, also when a later training keeps none.
     `shard_mb` bounds the files' size; `compact` stores weights and momentum in bfloat16: a training that continues from
-    there is not bit for bit the same.
+    there is not bit for bit the same. Those of another `recipe`, a file, are refused.
     """
 
     def __init__(
-        self, folder: Path, *, every: int | None = None, shard_mb: float | None = None, compact: bool = False
+        self,
+        folder: Path,
+        *,
+        recipe: Path | None = None,
+        every: int | None = None,
+        shard_mb: float | None = None,
+        compact: bool = False,
     ) -> None:
-        self.folder = folder
+        self.folder, self.recipe = folder, recipe
         self.every, self.shard_mb, self.compact = every, shard_mb, compact
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.writing: Future[None] | None = None
+        self.best_stored: int | None = None  # step of the best weights that are known to be on the disk
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint."""
@@ -99,9 +107,9 @@ class Checkpoints:
         final = self.folder / f"{state.step:08d}"
         temporary = self.folder / f".{final.name}.tmp"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if best is not None and state.best_step is not None and not stored(self.best_path(state.best_step)):
-                save_tensors(self._packed(best), self.best_path(state.best_step), self.shard_mb)
+            self.folder.mkdir(exist_ok=True)  # in a run that is still there
+            if best is not None and state.best_step is not None:
+                self._write_best(best, state.best_step)
             # One of this step is this one: to replace it would leave none for a moment.
             if not (final / "state.json").is_file():
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -110,6 +118,8 @@ class Checkpoints:
                     save_tensors(self._packed(snapshot.fetch()), temporary / f"{name}.safetensors", self.shard_mb)
                 with replacing(temporary / "state.json") as file:  # on the disk before the one before it goes
                     file.write_text(json.dumps(asdict(state)))
+                with replacing(temporary / seal.NAME) as file:
+                    file.write_text(seal.sums(temporary, self._beside(state)))
                 shutil.rmtree(final, ignore_errors=True)
                 temporary.rename(final)
             if self.every and state.step % self.every == 0:
@@ -119,6 +129,23 @@ class Checkpoints:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._prune(final)
+
+    def _write_best(self, best: dict[str, Tensor], step: int) -> None:
+        """Once. A file of that name which was neither written nor read here may be a damaged one."""
+        if step != self.best_stored:
+            for left in self._best_files(step):
+                left.unlink()
+            save_tensors(self._packed(best), self.best_path(step), self.shard_mb)
+            self.best_stored = step
+
+    def _best_files(self, step: int) -> list[Path]:
+        """The best weights: a file, or shards and their index."""
+        return sorted(self.folder.glob(f"{self.best_path(step).stem}*.safetensors*"))
+
+    def _beside(self, state: State) -> list[Path]:
+        """What a checkpoint needs of what does not lie in it."""
+        best = [] if state.best_step is None else self._best_files(state.best_step)
+        return best if self.recipe is None else [*best, self.recipe]
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return halve(tensors) if self.compact else tensors
@@ -141,6 +168,7 @@ class Checkpoints:
                     # In the parameter's own memory format: the fused kernel walks both in storage order.
                     buffer = torch.empty_like(parameter, requires_grad=False).copy_(buffers[name])
                     optimizer.state[parameter]["momentum_buffer"] = buffer
+            seal.check_sums(latest)
         except (UserError, RuntimeError) as error:
             raise unusable(latest, error) from error
         return state
@@ -155,9 +183,11 @@ class Checkpoints:
         if state.best_step is None:
             return None
         try:
-            return load_tensors(self.best_path(state.best_step))
+            best = load_tensors(self.best_path(state.best_step))
         except UserError as error:
             raise unusable(self.folder / f"{state.step:08d}", error) from error
+        self.best_stored = state.best_step
+        return best
 
     def best_path(self, step: int) -> Path:
         return self.folder / f"best-{step:08d}.safetensors"
@@ -202,11 +232,6 @@ def unusable(checkpoint: Path, error: Exception) -> UserError:
         f"the checkpoint {checkpoint} cannot be used: {reason}; remove that folder to continue from an earlier one, "
         "or from the start if there is none"
     )
-
-
-def stored(path: Path) -> bool:
-    """Whether these tensors are on the disk, whole or in shards."""
-    return path.exists() or index_of(path).exists()
 
 
 def momentum(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ processes were started, connects them and hands out the devices.
 import functools
 import inspect
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -147,6 +148,15 @@ def lost(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or any(
         word in str(error) for word in ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL")
     )
+
+
+def reason(error: RuntimeError) -> str:
+    """What a library says of it, without its source file and advice.
+
+    >>> reason(RuntimeError("[/a/gloo/pair.cc:537] Read error [::1]:25510: Connection reset by peer. GLHF!"))
+    'Read error [::1]:25510: Connection reset by peer'
+    """
+    return re.sub(r"^\[\S+\] ", "", str(error).strip().splitlines()[0]).partition(". ")[0]
 
 
 def synchronise(net: nn.Module, device: torch.device) -> nn.Module:

@@ -14,20 +14,15 @@ from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches
 from mixmo.engine.budget import fitted, measure
 from mixmo.engine.checkpoint import Checkpoints, State
-from mixmo.engine.distributed import World, lost, synchronise
+from mixmo.engine.distributed import World, lost, reason, synchronise
 from mixmo.engine.loggers import Logger, Loggers
-from mixmo.engine.prepare import (
-    check_memory,
-    describe,
-    fresh_network,
-    hold_out,
-    image_size,
-)
+from mixmo.engine.prepare import check_memory, describe, hold_out, image_size
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.signals import Flag, Stopped, stop_signals
 from mixmo.engine.source import each_step, plan
+from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step
 from mixmo.errors import UserError
 from mixmo.metrics.report import Report, evaluate
@@ -59,7 +54,15 @@ class Trainer:
         self.schedule = Schedule(recipe, len(self.train_split.labels))
         self.stream = Stream(recipe.seed, device)
         check_memory(recipe, dataset, device, self.world.size)
-        self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.checkpoints = Checkpoints(
+            run.path / "checkpoints",
+            recipe=run.path / "recipe.yaml",
+            every=runtime.keep_every and runtime.keep_every * self.schedule.steps_per_epoch,
+            shard_mb=runtime.shard_mb,
+            compact=runtime.compact,
+        )
+        net = fresh_network(recipe, dataset, trained=self.checkpoints.latest() is None)
+        self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.world.size > 1:
             self.net = synchronise(self.net, device)
         self.average = Average(self.net, recipe.average * self.schedule.steps_per_epoch) if recipe.average else None
@@ -74,12 +77,6 @@ class Trainer:
         )
         shapes = stage_shapes(self.net, recipe.seen(image_size(dataset))) if recipe.hidden != "none" else ()
         self.batches = Batches(recipe, dataset, self.train_split, shapes, self.world.part(recipe.batch_size))
-        self.checkpoints = Checkpoints(
-            run.path / "checkpoints",
-            every=runtime.keep_every and runtime.keep_every * self.schedule.steps_per_epoch,
-            shard_mb=runtime.shard_mb,
-            compact=runtime.compact,
-        )
         averaged = self.average.net if self.average else None
         self.state = self.checkpoints.load(self.net, self.optimizer, averaged) or State()
         self.best: dict[str, Tensor] | None = self.checkpoints.best(self.state)
@@ -116,6 +113,8 @@ class Trainer:
                 self.loggers.finish("success")
             except BaseException as error:
                 self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
+                if self.world.size > 1 and isinstance(error, RuntimeError) and lost(error):  # in a step or a scoring
+                    raise UserError(self.lost_message(error)) from error
                 raise
 
     def describe(self) -> None:
@@ -144,10 +143,6 @@ class Trainer:
                     if world.size == 1:
                         self.save()
                         self.checkpoints.wait()
-                    raise
-                except RuntimeError as error:
-                    if world.size > 1 and lost(error):
-                        raise UserError(self.lost_message(error)) from error
                     raise
                 if not math.isfinite(state.meter[0]):
                     raise UserError(
@@ -299,6 +294,6 @@ class Trainer:
             else f"the checkpoint of step {int(latest.name)} is whole"
         )
         return (
-            f"another process of this training was lost by step {self.state.step} ({str(error).splitlines()[0]}); "
+            f"another process of this training was lost by step {self.state.step} ({reason(error)}); "
             f"{kept}: start all of them again with --resume"
         )

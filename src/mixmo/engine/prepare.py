@@ -1,6 +1,7 @@
-"""What must hold before a training starts: a folder to write to, data that fits the recipe, initial weights."""
+"""What must hold before a training starts: a folder to write to, data that fits the recipe."""
 
 import warnings
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from mixmo.engine.distributed import World
 from mixmo.errors import UserError
 from mixmo.masks import MASKS
 from mixmo.mixing import grid
-from mixmo.models import Network, training_bytes
+from mixmo.models import training_bytes
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run, plain
@@ -128,6 +129,22 @@ def check_logged(run: Run, epochs: int, step: int, steps: int) -> None:
         )
 
 
+def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
+    """A training goes on with the data that it began with; another class or image would shift all that come after."""
+    try:
+        before, now = run.json("dataset.json"), describe(dataset, recipe)
+    except UserError:  # lost or damaged: it is written again
+        return
+    for what in ("classes", "size", "images"):
+        old, new = before.get(what, now[what]), now[what]  # earlier versions did not count the images
+        if old != new:
+            differ = [pair for pair in zip_longest(old, new) if pair[0] != pair[1]]
+            raise UserError(
+                f"{recipe.dataset} has changed since the training in {run.path} began ({what}: {differ[0][0]} -> "
+                f"{differ[0][1]}); bring back what it was, or train into another --out"
+            )
+
+
 def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:
     """Training part and validation part, by a seeded shuffle that is the same on every device."""
     if count == 0:
@@ -138,21 +155,18 @@ def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:
     return Split(split.images[rest], split.labels[rest]), Split(split.images[held], split.labels[held])
 
 
-def fresh_network(recipe: Recipe, dataset: Dataset) -> Network:
-    """The recipe's network with its initial weights, the same on every device."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Stream(recipe.seed, torch.device("cpu")).at("weights").initial_seed())
-        return recipe.network(len(dataset.classes), dataset.train.images.shape[3])
-
-
 def describe(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
-    """What of a data set travels with the weights; the size is that of what the network sees."""
+    """What of a data set travels with the weights; the size is that of what the network sees.
+
+    `images` for training and for testing are counted so that a change is noticed.
+    """
     return {
         "name": dataset.name,
         "classes": list(dataset.classes),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
         "size": list(recipe.seen(image_size(dataset))),
+        "images": [len(dataset.train.labels), len(dataset.test.labels)],
     }
 
 

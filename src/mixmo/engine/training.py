@@ -10,7 +10,7 @@ from pathlib import Path
 from mixmo import data
 from mixmo.engine.loggers import Logger
 from mixmo.engine.loop import Trainer
-from mixmo.engine.prepare import check_fit, check_logged, check_world, open_or_create, singles
+from mixmo.engine.prepare import check_data, check_fit, check_logged, check_world, open_or_create, singles
 from mixmo.engine.runtime import Runtime
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run
@@ -48,6 +48,8 @@ def train(
             held.enter_context(run.gone_unless_begun(ours))
         if recipe.networks == 1:
             trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
+            if trainer.state.step:
+                check_data(run, recipe, dataset)
             check_logged(run, trainer.state.epochs_logged, trainer.state.step, trainer.schedule.steps)
             if runtime.minutes is not None and trainer.state.step == 0:
                 trainer.fit(60 * runtime.minutes - (time.monotonic() - began))

@@ -41,6 +41,9 @@ class Recipe:
     heads: int | None = None
     """Classifiers: one each a member, or 1 for all."""
 
+    start: str | None = None
+    """Trained network to begin with: run directory, saved folder, shipped or Hub's name; else random weights."""
+
     networks: int = 1
     """Independent networks with consecutive seeds, evaluated as one ensemble."""
 

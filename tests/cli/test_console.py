@@ -1,0 +1,36 @@
+"""What tables are printed with: names as they are, and no error when the reader has gone."""
+
+import subprocess
+import sys
+
+import pytest
+from rich.table import Table
+
+from mixmo.cli.console import Output
+
+
+def test_brackets_in_names_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("who")
+    table.add_row("[red]a[/red]")
+    Output(100).print("runs/[/bold]", style="bold")
+    Output(100).print(table)
+    printed = capsys.readouterr().out
+    assert "runs/[/bold]" in printed
+    assert "[red]a[/red]" in printed
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    """As in `mixmo analyse ... | head -1`."""
+    script = (
+        "import sys; from mixmo.cli import main; from mixmo.cli import list_; from mixmo.cli.console import Output\n"
+        "def many(_):\n"
+        "    for i in range(100_000): Output(100).print(f'line {i}')\n"
+        "list_.main = many; sys.exit(main(['list']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"line 0\n"
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
