@@ -23,8 +23,9 @@ from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
 from mixmo.export import export, pt2
 from mixmo.export.graph import Deployed
+from mixmo.files import load_tensors
 from mixmo.recipes import named
-from mixmo.runs import Run, load_tensors
+from mixmo.runs import Run
 
 SIZE, CLASSES, TEMPERATURE = (1, 8, 8), tuple("0123456789"), 1.7
 STATISTICS = {"mean": (0.3,), "std": (0.4,)}

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from mixmo import UserError
 from mixmo.cli import main
 from mixmo.engine import Runtime, seal, train
 from mixmo.evaluation import load_network, score_runs
+from mixmo.files import save_tensors, unwritten
 from mixmo.recipes import named
-from mixmo.runs import Run, environment, save_tensors, unwritten
+from mixmo.runs import Run, environment
 
 SMALL = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=512)
 QUIET = Runtime(device="cpu", quiet=True)
@@ -162,6 +164,22 @@ def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     with pytest.raises(UserError, match=r"\.lock could not be written \(Is a directory\)"), run.claimed():
         pass
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not there")
+def test_the_commit_of_a_project_around_it_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the package is installed into a `.venv` inside a user's repository."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "runs.py").touch()
+    for words in (["init", "-q"], ["add", "runs.py"], ["commit", "-qm", "theirs"]):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / "site-packages").mkdir()
+    found = []
+    for file in (tmp_path / "runs.py", tmp_path / "site-packages" / "runs.py"):
+        monkeypatch.setattr("mixmo.runs.__file__", str(file))
+        found.append(environment(torch.device("cpu"))["commit"])
+    assert len(found[0]) == 40
+    assert found[1] is None
 
 
 def test_no_git(monkeypatch: pytest.MonkeyPatch) -> None:

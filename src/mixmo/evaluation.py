@@ -10,10 +10,11 @@ from torch import Tensor
 
 from mixmo import data
 from mixmo.errors import UserError, unknown
+from mixmo.files import load_tensors
 from mixmo.metrics.report import evaluate
 from mixmo.models import Network
 from mixmo.predict import check_multiplex, default_batch, predict_logits
-from mixmo.runs import WHICH, Run, load_tensors
+from mixmo.runs import WHICH, Run
 from mixmo.types import Split
 from mixmo.weights import check
 

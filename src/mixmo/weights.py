@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
-from mixmo.runs import load_tensors
+from mixmo.files import load_tensors
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
 NAMED = 3  # differences that the message names

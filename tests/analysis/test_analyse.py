@@ -9,8 +9,9 @@ import torch
 from mixmo.analysis import analyse, encoder_norms
 from mixmo.cli import main
 from mixmo.evaluation import load_network
+from mixmo.files import load_tensors
 from mixmo.recipes import Recipe
-from mixmo.runs import Run, load_tensors, plain
+from mixmo.runs import Run, plain
 
 
 def test_against_the_stored_logits(runs: list[Run]) -> None:

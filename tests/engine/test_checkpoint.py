@@ -15,9 +15,9 @@ from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.engine.checkpoint import Checkpoints, Snapshot, State
 from mixmo.evaluation import load_network, score_runs
+from mixmo.files import halve, load_tensors, save_tensors
 from mixmo.models import create
 from mixmo.recipes import named
-from mixmo.runs import halve, load_tensors, save_tensors
 
 SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=128)
 STEPS = 22

@@ -11,9 +11,10 @@ from mixmo import UserError
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.engine.start import fresh_network
+from mixmo.files import load_tensors
 from mixmo.models import Network
 from mixmo.recipes import Recipe, named
-from mixmo.runs import Run, load_tensors
+from mixmo.runs import Run
 from mixmo.types import Dataset, Split
 
 RUNTIME = Runtime(device="cpu", quiet=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mixmo.engine import seal
 from mixmo.errors import UserError
-from mixmo.runs import halve, load_tensors, replacing, save_tensors, unwritten
+from mixmo.files import halve, load_tensors, replacing, save_tensors, unwritten
 from mixmo.weights import check
 
 

@@ -25,12 +25,13 @@ from mixmo.engine.source import each_step, plan
 from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step
 from mixmo.errors import UserError
+from mixmo.files import halve
 from mixmo.metrics.report import Report, evaluate
 from mixmo.models import multiply_adds, parameters, stage_shapes
 from mixmo.predict import predict_logits
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run, environment, halve, plain
+from mixmo.runs import Run, environment, plain
 from mixmo.types import Dataset, Split
 
 AGREE = 16  # steps between two questions to the other processes whether to stop

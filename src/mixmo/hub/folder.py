@@ -17,13 +17,13 @@ import mixmo
 from mixmo.about import About
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path
+from mixmo.files import halve, save_tensors
 from mixmo.hub.architecture import build, dense, describe
 from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import near, shipped, shipped_folder
 from mixmo.models import Ensemble, Network
 from mixmo.predict import evaluating
-from mixmo.runs import halve, save_tensors
 from mixmo.weights import PICKLES, fill
 from mixmo.wrapping import Wrapped
 from mixmo.wrapping.given import bare

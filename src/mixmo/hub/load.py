@@ -11,11 +11,12 @@ from mixmo.data.folder import PREFIX
 from mixmo.data.folder import SIZE as FOLDER_SIZE
 from mixmo.errors import UserError, check_path
 from mixmo.evaluation import load_network
+from mixmo.files import AGAIN, load_tensors
 from mixmo.hub.folder import from_pretrained
 from mixmo.models import Ensemble
 from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import AGAIN, Run, load_tensors
+from mixmo.runs import Run
 
 MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
 SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")

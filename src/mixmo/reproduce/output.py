@@ -7,11 +7,12 @@ from mixmo import data
 from mixmo.analysis import columns
 from mixmo.analysis import to_csv as epochs_csv
 from mixmo.errors import UserError
+from mixmo.files import replacing
 from mixmo.reproduce.execute import say
 from mixmo.reproduce.report import Report
 from mixmo.reproduce.store import Store
 from mixmo.reproduce.text import slug, to_csv
-from mixmo.runs import Run, replacing
+from mixmo.runs import Run
 
 
 def write(report: Report, text: str, store: Store, root: Path | None) -> Path:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from mixmo.errors import UserError
+from mixmo.files import index_of, replacing
 from mixmo.recipes import METHODS, PROTOCOLS, named
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run, index_of, plain, replacing
+from mixmo.runs import Run, plain
 
 APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
 
