@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from mixmo import UserError
 from mixmo.engine.batch import Batches
-from mixmo.engine.prepare import check_fit, fresh_network
+from mixmo.engine.prepare import check_fit
+from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step
 from mixmo.models import Network, create
 from mixmo.random import Stream
