@@ -42,7 +42,11 @@ def run_logits(run: Run, which: str, source: str, device: torch.device, root: Pa
 
 
 def score_runs(
-    runs: Sequence[Run], source: str = "logits", device: torch.device | None = None, root: Path | None = None
+    runs: Sequence[Run],
+    source: str = "logits",
+    device: torch.device | None = None,
+    root: Path | None = None,
+    epochs: Sequence[str] = WHICH,
 ) -> dict[str, Any]:
     """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
     runs = [Run(path) for run in runs for path in run.networks()]
@@ -56,7 +60,7 @@ def score_runs(
     }
     if len(runs) == 1:
         scores["best_epoch"] = stored[0]["best_epoch"]
-    for which in WHICH:
+    for which in epochs:
         logits, labels = stack(
             [run_logits(run, which, source, device or torch.device("cpu"), root) for run in runs], runs
         )

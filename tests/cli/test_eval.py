@@ -143,3 +143,23 @@ def test_a_run_given_twice_is_refused_whatever_is_scored(
 def test_two_sets_at_a_time_are_refused(run: str, option: str, capsys: pytest.CaptureFixture[str]):
     sentence = said(capsys, "eval", run, option, "here", f"{option}=there")
     assert f"{option} is given twice, and one is scored at a time" in sentence
+
+
+def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Of a run of which only that epoch's logits were copied."""
+    path = tmp_path / "run"
+    shutil.copytree(run, path)
+    (path / "logits-best.safetensors").unlink()
+    assert main(["eval", run, "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert main(["eval", str(path), "--which", "last", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["last"] == both["last"]
+    assert "best" not in alone
+    assert main(["eval", str(path), "--which", "last"]) == 0
+    printed = capsys.readouterr().out
+    assert "last" in printed
+    assert "best" not in printed
+    assert main(["eval", run, "--which", "best"]) == 0
+    assert "between members, best epoch" in capsys.readouterr().out
+    assert "logits-best.safetensors is missing" in said(capsys, "eval", str(path))

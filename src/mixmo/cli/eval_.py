@@ -10,7 +10,7 @@ from mixmo.engine import Runtime
 from mixmo.errors import UserError
 from mixmo.evaluation import check_different, score_multiplexed, score_runs
 from mixmo.robustness import score_corruptions, score_ood
-from mixmo.runs import Run
+from mixmo.runs import WHICH, Run
 
 ONE = ("--corruptions", "--ood")  # of which a user may well want several
 
@@ -32,9 +32,9 @@ def main(arguments: list[str]) -> None:
     )
     into.add_argument(
         "--which",
-        type=Literal["last", "best"],
-        default="last",
-        help="epoch for --corruptions, --ood and --multiplex",
+        type=Literal["last", "best"] | None,
+        default=None,
+        help="epoch to score; by default both, and for --corruptions, --ood and --multiplex the last",
     )
     into.add_argument("--json", action="store_true", help="print JSON")
     into.add_argument("--device", default="auto", help="where to predict")
@@ -45,17 +45,18 @@ def main(arguments: list[str]) -> None:
             raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
     runs = [Run.open(path) for given in parsed.runs for path in Run.open(given).networks()]
     check_different(runs)
-    device = Runtime(device=parsed.device).resolve()
+    device, which = Runtime(device=parsed.device).resolve(), parsed.which or "last"
     title = " + ".join(str(path) for path in parsed.runs)
     scores: dict[str, Any] = {"runs": [str(run.path) for run in runs]}
     if parsed.corruptions is not None:
-        scores["corrupted"] = score_corruptions(runs, parsed.corruptions, parsed.which, device)
+        scores["corrupted"] = score_corruptions(runs, parsed.corruptions, which, device)
     if parsed.ood is not None:
-        scores["ood"] = score_ood(runs, parsed.ood, parsed.which, device, parsed.data, parsed.source)
+        scores["ood"] = score_ood(runs, parsed.ood, which, device, parsed.data, parsed.source)
     if parsed.multiplex:
-        scores["multiplexed"] = score_multiplexed(runs, parsed.which, device, parsed.data)
+        scores["multiplexed"] = score_multiplexed(runs, which, device, parsed.data)
     if len(scores) == 1:
-        scores = score_runs(runs, parsed.source, device, parsed.data)
+        epochs = WHICH if parsed.which is None else (parsed.which,)
+        scores = score_runs(runs, parsed.source, device, parsed.data, epochs)
     if parsed.json:
         print(json.dumps(scores, indent=2))
         return
@@ -65,5 +66,5 @@ def main(arguments: list[str]) -> None:
         print_ood(scores["ood"], title)
     if "multiplexed" in scores:
         print_multiplexed(scores["multiplexed"], title)
-    if "last" in scores:
+    if "parameters" in scores:
         print_report(scores, title)

@@ -14,7 +14,8 @@ def print_report(scores: dict[str, Any], title: str) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("epoch", "who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier"):
         table.add_column(column, justify="left" if column in ("epoch", "who") else "right")
-    for which in ("last", "best"):
+    scored = [which for which in ("last", "best") if which in scores]
+    for which in scored:
         report = scores[which]
         epoch = which if which == "last" or "best_epoch" not in scores else f"best ({scores['best_epoch']})"
         rows = [("ensemble" if len(report["members"]) > 1 else "network", report["ensemble"])]
@@ -26,15 +27,15 @@ def print_report(scores: dict[str, Any], title: str) -> None:
             ]
             table.add_row("" if i else epoch, who, *numbers)
     console.print(table)
-    diversity = scores["last"]["diversity"]
+    diversity = scores[scored[0]]["diversity"]
     if diversity:
         ratio, agreement = diversity["ratio_error"], 100 * diversity["agreement"]
-        console.print(f"between members, last epoch: ratio-error {ratio:.3f}, agreement {agreement:.2f} %")
+        console.print(f"between members, {scored[0]} epoch: ratio-error {ratio:.3f}, agreement {agreement:.2f} %")
     if "parameters" in scores:
         console.print(
             f"{scores['parameters']:,} parameters, {scores['multiply_adds'] / 1e9:.4f} G multiply-adds a prediction"
         )
-    if scores.get("best_by") == "test":
+    if "best" in scored and scores.get("best_by") == "test":
         console.print("best epoch chosen by the test set, as in the paper; --validation N chooses it honestly")
 
 
