@@ -7,6 +7,7 @@ the other half, over so many splits: neither half was trained on or chosen an ep
 """
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -54,7 +55,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def mean_of(rows) -> list[float]:  # type: ignore[no-untyped-def]
+def mean_of(rows: Iterable[list[float]]) -> list[float]:
     return torch.tensor(list(rows), dtype=torch.float64).mean(0).tolist()
 
 

@@ -1,9 +1,8 @@
 """Networks that come with the package: how a name is found, how a folder is made, and what the real ones promise."""
 
-import importlib.util
 import json
+import runpy
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import huggingface_hub
@@ -29,13 +28,9 @@ NAME = "digits/cut-mixmo-wrn10-1"
 ABOUT = mixmo.About((3, 32, 32), (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), classes=("cat", "dog", "owl"))
 
 
-def maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ship", HERE.parents[1] / "benchmarks" / "ship.py")
-    assert spec is not None
-    assert spec.loader is not None
-    ship = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(ship)
-    return ship
+def ship(*words: object) -> None:
+    """benchmarks/ship.py with these arguments."""
+    runpy.run_path(str(HERE.parents[1] / "benchmarks" / "ship.py"))["main"]([str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, runs: list[Run]) -> Path:
     folder = tmp_path_factory.mktemp("shipped")
     out, to = folder / "root", folder / "samples"
     given = ["--data", folder, "--out", out, "--samples", 3, "--samples-to", to]
-    maker().main([str(word) for word in (runs[0].path, NAME, *given)])
+    ship(runs[0].path, NAME, *given)
     return out
 
 
@@ -200,7 +195,7 @@ def test_the_maker_refuses(made: Path, runs: list[Run], capsys: pytest.CaptureFi
         (["digits/other", "--out", str(made), "--samples", "1"], "--samples needs --data"),
     ):
         with pytest.raises(SystemExit):
-            maker().main([str(runs[0].path), *arguments])
+            ship(runs[0].path, *arguments)
         assert message in capsys.readouterr().err
 
 
