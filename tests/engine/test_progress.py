@@ -22,6 +22,19 @@ def test_a_long_epoch_is_not_silent(capsys: pytest.CaptureFixture[str], monkeypa
     assert lines[0] == "epoch 1/30  step 60/1320  64 images/s  21:00 left"
 
 
+def test_compilation_in_the_first_step_is_no_measure_of_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with Progress(RECIPE, Schedule(RECIPE, 1437), 120, quiet=False) as bar:
+        for step, seconds in ((121, 150.0), (122, 29.0), (123, 31.0)):
+            now[0] += seconds
+            bar.step(step)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines == ["epoch 3/30  step 121/1320", "epoch 3/30  step 123/1320  2 images/s  9:58:30 left"]
+
+
 def test_quiet_is_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "EVERY", 0.0)
     with Progress(RECIPE, Schedule(RECIPE, 1437), 0, quiet=True) as bar:

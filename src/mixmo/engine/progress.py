@@ -44,9 +44,9 @@ class Progress:
         self.task: TaskID | None = None
         self.text = f"epoch {schedule.epoch(done) + 1}/{recipe.epochs}"
         self.shown = time.monotonic()
+        self.began: float | None = None
 
     def __enter__(self) -> "Progress":
-        self.began = time.monotonic()
         self.bar.start()
         self.task = self.bar.add_task(self.text, total=self.schedule.steps, completed=self.done, speed="")
         return self
@@ -58,13 +58,15 @@ class Progress:
 
     def step(self, step: int) -> None:
         now = time.monotonic()
+        if self.began is None:  # the first step compiles, for a minute or two: no measure of the others
+            self.began, self.done = now, step
         if self.quiet or now - self.shown < (0.2 if self.live else EVERY):
             return
         self.shown = now
         if self.live and self.task is not None:
             self.bar.update(self.task, completed=step, description=self.text, speed=self.speed(step))
         else:
-            self.say(f"{self.text}  step {step}/{self.schedule.steps}  {self.speed(step)}")
+            self.say(f"{self.text}  step {step}/{self.schedule.steps}  {self.speed(step)}".rstrip())
 
     def epoch(self, line: dict[str, Any]) -> None:
         test, recipe = line["test"]["ensemble"], self.recipe
@@ -80,11 +82,11 @@ class Progress:
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def speed(self, step: int) -> str:
-        """Images a second and time left, evaluation included."""
-        seconds = time.monotonic() - self.began
-        rate = (step - self.done) / max(seconds, 1e-9)
-        left = (self.schedule.steps - step) / rate if rate else 0.0
-        return f"{rate * self.recipe.batch_size:,.0f} images/s  {clock(left)} left"
+        """Images a second and time left, evaluation included; nothing before the second step."""
+        if self.began is None or step <= self.done:
+            return ""
+        rate = (step - self.done) / max(time.monotonic() - self.began, 1e-9)
+        return f"{rate * self.recipe.batch_size:,.0f} images/s  {clock((self.schedule.steps - step) / rate)} left"
 
 
 def clock(seconds: float) -> str:
