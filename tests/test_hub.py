@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import mixmo
+from mixmo import seal
 from mixmo.about import About
 from mixmo.calibration import Calibration, calibrate
 from mixmo.engine import Runtime, train
@@ -194,6 +196,36 @@ def test_a_run_without_validation_images_is_not_calibrated(runs: list[Run]):
     assert mixmo.load(runs[1].path, "best").members == 1
 
 
+def test_a_calibration_is_never_lost_in_silence(run: Run, tmp_path: Path):
+    """Answers without it look like answers with it."""
+    copy = Run(shutil.copytree(run.path, tmp_path / "run"))
+    path = copy.path / "logits-last.safetensors"
+    whole = load_file(path)
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(UserError, match=r"logits-last.safetensors is not as it was when it was saved"):
+        mixmo.load(copy.path)
+    (copy.path / seal.NAME).unlink()
+    save_file(whole | {"validation_logits": whole["validation_logits"] * math.nan}, path)
+    with pytest.raises(UserError, match="NaN or infinite values"):
+        mixmo.load(copy.path)
+    path.unlink()
+    with pytest.warns(UserWarning, match="logits-last.safetensors is missing, so .* are not calibrated"):
+        assert mixmo.load(copy.path).about.calibration is None
+
+
+def test_a_run_that_describes_its_images_wrongly(run: Run, tmp_path: Path):
+    copy = Run(shutil.copytree(run.path, tmp_path / "run"))
+    (copy.path / seal.NAME).unlink()
+    before = run.json("dataset.json")
+    for field, value, message in (
+        ("size", [1, 10**9, 8], "size says 1000000000 pixels a side"),
+        ("std", [0], "pixels are divided by it"),
+    ):
+        (copy.path / "dataset.json").write_text(json.dumps(before | {field: value}))
+        with pytest.raises(UserError, match=rf"dataset\.json: .*{message}"):
+            mixmo.load(copy.path)
+
+
 def test_the_examples_in_the_docs(run: Run, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As they are written there, on the digits; the last one on a network for large images."""
     text = (Path(__file__).resolve().parents[1] / "docs" / "prediction.md").read_text()
@@ -366,6 +398,7 @@ def test_refusals(saved: Path, tmp_path: Path):
         ("mean", [math.nan] * 3, r"mean = \(nan, nan, nan\); give the mean of pixels"),
         ("mean", [1e308] * 3, "give the mean of pixels"),
         ("std", [1e-320] * 3, "pixels are divided by it"),
+        ("resize", 10**9, "resize says 1000000000 pixels a side"),
         ("resize", 8, "resize = 8; give a whole number, at least 32"),
         ("resize", "x", "resize = 'x'; give a whole number"),
         ("dataset", 5, "dataset = 5; give its name"),
@@ -388,6 +421,45 @@ def test_a_hostile_config_is_named(saved: Path, field: str, value: Any, message:
     (saved / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=rf"config\.json: .*{message}"):
         mixmo.load(saved)
+
+
+def test_about_images_that_no_machine_holds(saved: Path, tmp_path: Path):
+    huge = About((3, 32, 10**9), (0.5,) * 3, (0.2,) * 3)
+    with pytest.raises(UserError, match=r"size says 1000000000 pixels a side; .* at most 16384"):
+        mixmo.save_pretrained(mixmo.load(saved), tmp_path / "a", about=huge)
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"about": huge.to_dict()}))
+    with pytest.raises(UserError, match=r"config\.json: size says 1000000000 pixels a side; .* at most 16384"):
+        mixmo.load(saved)
+
+
+def test_about_images_of_other_channels(saved: Path, tmp_path: Path):
+    grey = About((1, 32, 32), (0.5,), (0.2,))
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"about": grey.to_dict()}))
+    with pytest.raises(UserError, match=r"config\.json: size says 1 channels, and the network reads 3"):
+        mixmo.load(saved)
+    for kind in ("single", "timm"):
+        with pytest.raises(UserError, match="size says 1 channels, and the network reads 3"):
+            mixmo.save_pretrained(make(kind), tmp_path / "a", about=grey)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint_path": "model.bin"}, "'checkpoint_path' is no option of a saved network"),
+        ({"num_classes": 10**12}, "does not take num_classes .*memory"),
+    ],
+)
+def test_hostile_options_for_timm(tmp_path: Path, options: dict[str, Any], message: str):
+    """One of them reads a pickle."""
+    saved = mixmo.save_pretrained(make("timm"), tmp_path / "saved")
+    config = json.loads((saved / "config.json").read_text())
+    config["architecture"]["options"] = options
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=rf"config\.json: .*{message}") as error:
+        mixmo.load(saved)
+    assert "\n" not in str(error.value)
 
 
 def test_nothing_said_of_the_network(saved: Path):

@@ -1,6 +1,8 @@
 """A run directory whose files were damaged, or that cannot be made: one sentence, and nothing is lost."""
 
+import dataclasses
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -12,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixmo import UserError
+from mixmo import UserError, seal
 from mixmo.cli import main
-from mixmo.engine import Runtime, seal, train
+from mixmo.engine import Runtime, train
 from mixmo.evaluation import load_network, score_runs
-from mixmo.files import save_tensors, unwritten
+from mixmo.files import load_tensors, save_tensors, unwritten
 from mixmo.recipes import named
-from mixmo.runs import Run, environment
+from mixmo.runs import WHICH, Run, environment
 
 SMALL = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=512)
 QUIET = Runtime(device="cpu", quiet=True)
@@ -65,8 +67,153 @@ def test_a_recipe_cut_behind_a_value(runs: list[Run], tmp_path: Path) -> None:
 def test_logits_of_another_kind(runs: list[Run], tmp_path: Path) -> None:
     shutil.copytree(runs[0].path, tmp_path / "run")
     save_tensors({"logits": torch.zeros(2, 5), "labels": torch.zeros(5)}, tmp_path / "run" / "logits-last.safetensors")
+    (tmp_path / "run" / seal.NAME).unlink()
     with pytest.raises(UserError, match=r"holds no logits \(heads, N, K\)"):
         Run(tmp_path / "run").logits()
+
+
+FINISHED = ("last.safetensors", "best.safetensors", "logits-last.safetensors", "logits-best.safetensors")
+
+
+def read_all(run: Run) -> None:
+    """Whatever the commands read of a finished run."""
+    _ = run.recipe, run.metrics(), [run.json(name) for name in ("scores.json", "dataset.json", "environment.json")]
+    for which in WHICH:
+        load_network(run, which)
+        run.logits(which)
+
+
+def test_checksums_are_those_of_the_files(runs: list[Run]) -> None:
+    lines = (runs[0].path / seal.NAME).read_text().splitlines()
+    found = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    files = {path.name: path for path in runs[0].path.iterdir() if path.is_file() and path.name != seal.NAME}
+    assert found == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    assert {*FINISHED, "recipe.yaml", "scores.json", "dataset.json", "metrics.jsonl"} <= found.keys()
+
+
+EDITED = {  # another number, in a file that reads as well as before
+    "recipe.yaml": (b"seed: 0", b"seed: 1"),
+    "scores.json": (b'"parameters": ', b'"parameters": 1'),
+    "dataset.json": (b'"mean": [\n    0.', b'"mean": [\n    1.'),
+    "environment.json": (b'"threads": ', b'"threads": 1'),
+    "metrics.jsonl": (b'"step": ', b'"step": 1'),
+}
+
+
+@pytest.mark.parametrize("name", [*FINISHED, *EDITED])
+def test_one_changed_number_is_noticed(runs: list[Run], tmp_path: Path, name: str) -> None:
+    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    path = run.path / name
+    whole = path.read_bytes()
+    changed = whole.replace(*EDITED[name], 1) if name in EDITED else whole[:-1] + bytes([whole[-1] ^ 1])
+    assert changed != whole
+    path.write_bytes(changed)
+    with pytest.raises(UserError, match=rf"run/{name} is not as it was when it was saved.*; bring it back") as error:
+        read_all(run)
+    assert "\n" not in str(error.value)
+    (run.path / seal.NAME).unlink()  # as earlier versions left it
+    read_all(run)
+
+
+def test_a_run_copied_in_part(runs: list[Run], tmp_path: Path) -> None:
+    """What was not copied is not missed; what was is verified."""
+    for name in ("recipe.yaml", "scores.json", "logits-last.safetensors", seal.NAME):
+        shutil.copy(runs[0].path / name, tmp_path)
+    score_runs([Run(tmp_path)], epochs=["last"])
+    shutil.copy(runs[1].path / "logits-last.safetensors", tmp_path)
+    with pytest.raises(UserError, match=r"logits-last.safetensors is not as it was"):
+        score_runs([Run(tmp_path)], epochs=["last"])
+
+
+def test_the_remedy_for_a_changed_file_works(runs: list[Run], tmp_path: Path) -> None:
+    """Also where it asks for files of another size: the old one is not read instead of them."""
+    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    path = run.path / "last.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    (run.path / "scores.json").unlink()
+    train(run.recipe, run.path, dataclasses.replace(QUIET, shard_mb=0.1), resume=True)
+    assert not path.exists()
+    assert len(list(run.path.glob("last-*.safetensors"))) > 1
+    read_all(run)
+    again, before = load_network(run).state_dict(), load_network(runs[0]).state_dict()
+    assert all(torch.equal(again[name], before[name]) for name in before)
+    shard = next(run.path.glob("last-00002*"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(UserError, match=r"last-00002.* is not as it was"):
+        load_network(run)
+
+
+def test_as_many_files_as_were_written_last(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "x.safetensors", {str(i): torch.full((1000,), float(i)) for i in range(4)}
+    (tmp_path / "x-mine.safetensors").touch()
+    for shard_mb, count in ((None, 1), (0.005, 5), (0.009, 3), (None, 1)):
+        save_tensors(tensors, path, shard_mb)
+        assert len(list(tmp_path.iterdir())) == 1 + count
+        assert all(torch.equal(tensor, tensors[name]) for name, tensor in load_tensors(path).items())
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/x.safetensors", "", "..", "recipe.yaml", 5, "x\0.txt"])
+def test_an_index_that_leads_elsewhere(tmp_path: Path, name: object) -> None:
+    (tmp_path / "a.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+    with pytest.raises(UserError, match=r"a.safetensors.index.json is damaged \("):
+        load_tensors(tmp_path / "a.safetensors")
+
+
+def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
+    for name in ("gone.safetensors", "a.safetensors"):  # the second is what the index stands for
+        (tmp_path / "a.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+        with pytest.raises(UserError, match=f"{name} is missing"):
+            load_tensors(tmp_path / "a.safetensors")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions")
+def test_weights_are_as_readable_as_other_files(tmp_path: Path) -> None:
+    save_tensors({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_a_file_that_may_not_be_read(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is missing or damaged, so nothing must be removed."""
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    for name in ("open", "read_text"):
+        monkeypatch.setattr(Path, name, refuse)
+    for read in (lambda: runs[0].json("scores.json"), lambda: load_tensors(runs[0].path / "last.safetensors")):
+        with pytest.raises(UserError, match=r"cannot be read \(Permission denied\); make it readable"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("scores.json", {"last": {}}, "it has no last.members as a list"),
+        ("scores.json", {"last": {"members": [], "ensemble": [1]}}, "it has no last.ensemble.top1 as a float"),
+        ("dataset.json", {"size": []}, "its size is not channels, height and width"),
+    ],
+)
+def test_json_of_other_fields(
+    runs: list[Run], tmp_path: Path, name: str, fields: dict[str, object], message: str
+) -> None:
+    """Of a run of an earlier version, which has no checksums."""
+    (tmp_path / name).write_text(json.dumps(runs[0].json(name) | fields))
+    with pytest.raises(UserError, match=f"{name} is damaged: {message}"):
+        Run(tmp_path).json(name)
+
+
+def test_logits_of_whole_numbers(runs: list[Run], tmp_path: Path) -> None:
+    logits, labels = runs[0].logits()
+    save_tensors({"logits": logits.long(), "labels": labels}, tmp_path / "logits-last.safetensors")
+    with pytest.raises(UserError, match=r"holds logits of type torch.int64"):
+        Run(tmp_path).logits()
+
+
+def test_more_networks_than_anyone_trains(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", SMALL.replace(networks=10**9))
+    with pytest.raises(UserError, match=r"recipe.yaml says 1000000000 networks; take at most 1000"):
+        run.networks()
 
 
 def test_the_remedy_for_a_lost_file_works(runs: list[Run], tmp_path: Path) -> None:
@@ -115,6 +262,22 @@ def test_what_a_process_killed_at_once_leaves_does_not_count(tmp_path: Path) -> 
     run = Run.create(tmp_path, SMALL)
     with run.claimed():
         assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "recipe.yaml"]
+
+
+def test_one_claim_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    run, lock = Run.create(tmp_path / "run", SMALL), tmp_path / "run" / ".lock"
+    with run.claimed():
+        for _ in range(2):  # who is refused does not take the lock away from its holder
+            with pytest.raises(UserError, match="another process is training"), run.claimed():
+                pass
+        assert lock.exists()
+    assert not lock.exists()
+    # Another process ends, and a third one begins, between our opening the file and locking it.
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (lock.unlink(), lock.touch()))
+    with pytest.raises(UserError, match="another process is training"), run.claimed():
+        pass
+    assert lock.exists()
 
 
 def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

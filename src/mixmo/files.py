@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import safetensors.torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from torch import Tensor
 
+from mixmo import seal
 from mixmo.errors import UserError
 
 REMEDIES = {  # for what cannot be written
@@ -50,6 +52,33 @@ def unwritten(path: Path, error: OSError) -> UserError:
     )
 
 
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock of the file `path`, or say that it is `busy`. The system frees it however the process ends.
+
+    The file is there as long as the lock is held, or after its process was killed.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(busy) from error
+        except OSError:  # a file system without locks: better to work unguarded than not at all
+            pass
+        if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            raise UserError(busy)  # removed by its holder since we opened it: a third process may hold a new one
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+
 def save_tensors(tensors: dict[str, Tensor], path: Path, shard_mb: float | None = None) -> None:
     """A safetensors file, whole or not at all.
 
@@ -64,33 +93,57 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, shard_mb: float | None 
         files = shards.filename_to_tensors
     for file, names in files.items():
         with replacing(path.with_name(file)) as into:
+            into.touch()
+            mode = into.stat().st_mode
             try:
                 safetensors.torch.save_file({name: ready[name] for name in names}, into)
+                into.chmod(mode)  # as all files here have it: safetensors lets nobody but their owner read them
             except safetensors.SafetensorError as error:
                 found = re.search(r"os error (\d+)", str(error))  # it has only words for it
                 raise OSError(*((int(found[1]), os.strerror(int(found[1]))) if found else (0, str(error)))) from error
+    written = {path.with_name(file) for file in files}
     if len(files) > 1:
         with replacing(index_of(path)) as into:
             index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
             into.write_text(json.dumps(index, indent=1))
+        written.add(index_of(path))
+    # Those of an earlier writing in another number of files would be read instead, or for nothing be kept.
+    for left in {path, index_of(path), *path.parent.glob(f"{path.stem}-?????-of-?????.safetensors")} - written:
+        left.unlink(missing_ok=True)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, whole or in shards."""
-    if not path.is_file() and index_of(path).is_file():
-        try:
-            files = sorted(set(json.loads(index_of(path).read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UserError(f"{index_of(path)} is damaged ({error}); restore it from where it was written") from error
-        return {name: tensor for file in files for name, tensor in load_tensors(path.with_name(file)).items()}
+    """The tensors of a safetensors file, whole or in shards, if they are as the sums beside it say."""
+    if path.is_file() or not index_of(path).is_file():
+        return _load_file(path)
+    return {name: tensor for file in _shards(index_of(path)) for name, tensor in _load_file(file).items()}
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names, which lie beside it."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        if wrong := [name for name in names if Path(name).name != name or Path(name).suffix != ".safetensors"]:
+            raise ValueError(f"it names {wrong[0]!r}, which is no safetensors file beside it")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise UserError(f"{index} is damaged ({error}); restore it from where it was written") from error
+    seal.check(index)
+    return [index.with_name(name) for name in names]
+
+
+def _load_file(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         beside = {name for name in ("recipe.yaml", "scores.json") if path.with_name(name).is_file()}
         raise UserError(f"{path} is missing" + (f": {UNFINISHED}" if beside == {"recipe.yaml"} else f"; {AGAIN}"))
     try:
+        path.open("rb").close()  # safetensors calls missing what it may not read
         tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
-        return tensors
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); make it readable") from error
     except safetensors.SafetensorError as error:
         raise UserError(f"{path} is damaged ({error}); {AGAIN}") from error
+    seal.check(path)
+    return tensors
 
 
 def index_of(path: Path) -> Path:

@@ -7,7 +7,8 @@ metrics.jsonl        one line an epoch
 checkpoints/         to resume from
 last.safetensors     final weights;  best.safetensors: those of the best epoch
 logits-last.safetensors, logits-best.safetensors    every head's test logits (heads, N, K) and the labels
-scores.json          what `mixmo eval` prints
+scores.json          what `mixmo eval` prints; the last file, once everything else is there
+SHA256SUMS           checksums of all these files of a finished run, each verified when it is read
 .lock                held by the process that trains
 """
 
@@ -18,7 +19,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,17 @@ import yaml
 from torch import Tensor
 
 import mixmo
+from mixmo import seal
 from mixmo.errors import UserError
-from mixmo.files import AGAIN, UNFINISHED, load_tensors, replacing, save_tensors, unwritten
+from mixmo.files import AGAIN, UNFINISHED, load_tensors, locked, replacing, save_tensors, unwritten
 from mixmo.recipes.schema import Recipe
 
 WHICH = ("last", "best")
 LOCK = ".lock"
-FIELDS: dict[str, dict[str, type]] = {  # what the JSON files of a run hold at least
+MOST_NETWORKS = 1000  # a hundred times what has been trained
+SEALED = ("recipe.yaml", "*.json", "metrics.jsonl", "best*.safetensors", "last*.safetensors", "logits-*.safetensors")
+SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
+FIELDS: dict[str, dict[str, type]] = {  # what the JSON files of a run hold at least; a dot goes one level down
     "dataset.json": {"name": str, "classes": list, "mean": list, "std": list, "size": list},
     "environment.json": {"device_name": str},
     "scores.json": {
@@ -42,8 +47,8 @@ FIELDS: dict[str, dict[str, type]] = {  # what the JSON files of a run hold at l
         "multiply_adds": int,
         "best_by": str,
         "best_epoch": int,
-        "last": dict,
-        "best": dict,
+        **{f"{which}.members": list for which in WHICH},
+        **{f"{which}.ensemble.{score}": float for which in WHICH for score in SCORES},
     },
 }
 
@@ -88,10 +93,12 @@ class Run:
             if not text.endswith("\n"):  # the fields that a copy cut short has lost would pass for their defaults
                 raise UserError("it ends amid a line")
             fields["decay"] = tuple(fields.get("decay", ()))
-            return Recipe().replace(**fields)
+            recipe = Recipe().replace(**fields)
         except (yaml.YAMLError, UnicodeDecodeError, UserError, TypeError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{path} cannot be read as a recipe ({reason}); restore it or train again") from error
+        seal.check(path)
+        return recipe
 
     def write_recipe(self, recipe: Recipe) -> None:
         self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
@@ -104,6 +111,13 @@ class Run:
     def write_tensors(self, name: str, tensors: dict[str, Tensor], shard_mb: float | None = None) -> None:
         save_tensors(tensors, self.path / name, shard_mb)
 
+    def finish(self, scores: dict[str, Any]) -> None:
+        """Write scores.json, and before it takes its place the checksums of all that a finished run answers with."""
+        with replacing(self.path / "scores.json") as temporary:
+            temporary.write_text(json.dumps(scores, indent=2))
+            files = [path for pattern in SEALED for path in sorted(self.path.glob(pattern))]
+            self.write(seal.NAME, seal.sums({**{file.name: file for file in files}, "scores.json": temporary}))
+
     def logits(self, which: str = "last") -> tuple[Tensor, Tensor]:
         """Every head's test logits (heads, N, K) and the labels (N,)."""
         path = self.path / f"logits-{which}.safetensors"
@@ -111,6 +125,8 @@ class Run:
         logits, labels = tensors.get("logits"), tensors.get("labels")
         if logits is None or labels is None or logits.dim() != 3 or logits.shape[1:2] != labels.shape:
             raise UserError(f"{path} holds no logits (heads, N, K) with N labels; {AGAIN}")
+        if not logits.is_floating_point():
+            raise UserError(f"{path} holds logits of type {logits.dtype}; {AGAIN}")
         return logits, labels
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -120,6 +136,7 @@ class Run:
             return []
         try:
             lines, parsed = path.read_text(encoding="utf-8").splitlines(), []
+            seal.check(path)
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is damaged ({error}); restore it, or remove it to go on without") from error
         for number, line in enumerate(lines, 1):
@@ -151,16 +168,23 @@ class Run:
             raise UserError(f"{path} is missing: {UNFINISHED}")
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except PermissionError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}); make it readable") from error
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{path} cannot be read ({error}); {_remedy(name)}") from error
         for field, kind in FIELDS.get(name, {}).items():
-            if not isinstance(found, dict) or not isinstance(found.get(field), kind):
+            if not isinstance(_below(found, field), kind):
                 raise UserError(f"{path} is damaged: it has no {field} as a {kind.__name__}; {_remedy(name)}")
+        if name == "dataset.json" and len(found["size"]) != 3:
+            raise UserError(f"{path} is damaged: its size is not channels, height and width; {_remedy(name)}")
+        seal.check(path)
         return found
 
     def networks(self) -> list[Path]:
         """Where the runs of its networks are: itself, or a folder each for a recipe of several."""
         count = self.recipe.networks
+        if count > MOST_NETWORKS:
+            raise UserError(f"{self.path / 'recipe.yaml'} says {count} networks; take at most {MOST_NETWORKS}")
         return [self.path] if count == 1 else [self.path / str(i) for i in range(count)]
 
     @property
@@ -178,24 +202,12 @@ class Run:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """The right to write here, for one process at a time. The system takes it back however the process ends."""
-        if sys.platform == "win32":
-            yield
-            return
-        import fcntl
-
-        try:
-            opened = (self.path / LOCK).open("w")
-        except OSError as error:
-            raise unwritten(self.path / LOCK, error) from error
-        with opened as file:
+        busy = f"another process is training {self.path}; wait until it has ended, or give another --out"
+        with ExitStack() as held:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"another process is training {self.path}; wait until it has ended, or give another --out"
-                ) from error
-            except OSError:  # a file system without locks: better to train unguarded than not at all
-                pass
+                held.enter_context(locked(self.path / LOCK, busy))
+            except OSError as error:
+                raise unwritten(self.path / LOCK, error) from error
             for left in self.path.glob(".*.tmp"):  # by a process that was killed
                 left.unlink(missing_ok=True)
             yield
@@ -224,6 +236,12 @@ class Run:
 def _counts(path: Path) -> bool:
     """Whether a folder with this file is in use; one that a process killed at its very start leaves does not count."""
     return path.name != LOCK and not (path.name.startswith(".") and path.name.endswith(".tmp"))
+
+
+def _below(found: Any, field: str) -> Any:
+    for part in field.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
 
 
 def _remedy(name: str) -> str:

@@ -1,11 +1,14 @@
 """`mixmo analyse`: what it finds by hand, what it prints, what it refuses."""
 
 import json
+import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from mixmo import seal
 from mixmo.analysis import analyse, encoder_norms
 from mixmo.cli import main
 from mixmo.evaluation import load_network
@@ -116,3 +119,21 @@ def test_unfinished_and_different(runs: list[Run], tmp_path: Path, capsys: pytes
     other.write_tensors("logits-last.safetensors", tensors | {"labels": (tensors["labels"] + 1) % 10})
     assert main(["analyse", str(runs[0].path), str(other.path)]) == 2
     assert "other data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_no_numbers(
+    runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
+) -> None:
+    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    path, name = run.path / "last.safetensors", "core.stages.0.0.conv1.weight"
+    tensors = load_tensors(path)
+    tensors[name][0, 0, 0, 0] = value
+    run.write_tensors(path.name, tensors)
+    (run.path / seal.NAME).unlink()
+    for command in (["analyse", str(run.path)], ["plot", "filters", str(run.path), "--out", str(tmp_path / "a.png")]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"mixmo: {path}: {name} holds NaN or infinite values; ")
+        assert said.count("\n") == 1
+    assert not (tmp_path / "a.png").exists()

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,6 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COMMANDS, "data", "get, check or corrupt a data set")
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence of a refused command."""
-    assert main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("mixmo: ")
-    assert err.count("\n") == 1
-    return err
-
-
 def test_usage(capsys: pytest.CaptureFixture[str]):
     for arguments in (["data"], ["data", "--help"]):
         assert main(arguments) == 0
@@ -45,18 +36,18 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
     assert f"usage: mixmo data {verb}" in capsys.readouterr().out
 
 
-def test_unknown_verb(capsys: pytest.CaptureFixture[str]):
-    assert "unknown data command 'fetch'" in said(capsys, "data", "fetch", "cifar10")
-    assert "did you mean 'check'?" in said(capsys, "data", "chek", "cifar10")
+def test_unknown_verb(said: Callable[..., str]):
+    assert "unknown data command 'fetch'" in said("data", "fetch", "cifar10")
+    assert "did you mean 'check'?" in said("data", "chek", "cifar10")
 
 
-def test_get_needs_to(capsys: pytest.CaptureFixture[str]):
-    assert "to" in said(capsys, "data", "get", "cifar10")
-    assert "unknown option '--too'; did you mean '--to'?" in said(capsys, "data", "get", "cifar10", "--too", "x")
+def test_get_needs_to(said: Callable[..., str]):
+    assert "to" in said("data", "get", "cifar10")
+    assert "unknown option '--too'; did you mean '--to'?" in said("data", "get", "cifar10", "--too", "x")
 
 
 def test_get_from_an_archive_put_there_by_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: Callable[..., str]
 ):
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as tar:
@@ -70,11 +61,11 @@ def test_get_from_an_archive_put_there_by_hand(
     assert main(["data", "get", "cifar10", "--to", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'cifar-10-batches-py'}\n"
     assert (tmp_path / "cifar-10-batches-py/data_batch_1").read_bytes() == b"abc"
-    assert "exists already and is not right" in said(capsys, "data", "get", "cifar10", "--to", str(tmp_path))
+    assert "exists already and is not right" in said("data", "get", "cifar10", "--to", str(tmp_path))
 
 
-def test_get_unknown(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    err = said(capsys, "data", "get", "cifar", "--to", str(tmp_path))
+def test_get_unknown(said: Callable[..., str], tmp_path: Path):
+    err = said("data", "get", "cifar", "--to", str(tmp_path))
     assert "unknown data set to fetch 'cifar'; did you mean 'cifar10'?" in err
 
 
@@ -99,11 +90,11 @@ def test_check_a_line_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_check_looks_where_the_environment_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., str]
 ):
     monkeypatch.setenv("MIXMO_DATA", str(tmp_path / "here"))
-    assert f"needs {tmp_path / 'here' / 'CIFAR-10-C'}" in said(capsys, "data", "check", "cifar10-c")
-    assert "unknown data set 'cifr10'; did you mean 'cifar10'?" in said(capsys, "data", "check", "cifr10")
+    assert f"needs {tmp_path / 'here' / 'CIFAR-10-C'}" in said("data", "check", "cifar10-c")
+    assert "unknown data set 'cifr10'; did you mean 'cifar10'?" in said("data", "check", "cifr10")
 
 
 @pytest.fixture
@@ -115,7 +106,9 @@ def small_cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corrupted, "TEST_IMAGES", 2)
 
 
-def test_corrupt_then_check(tmp_path: Path, small_cifar: None, capsys: pytest.CaptureFixture[str]):
+def test_corrupt_then_check(
+    tmp_path: Path, small_cifar: None, capsys: pytest.CaptureFixture[str], said: Callable[..., str]
+):
     corrupt = ["data", "corrupt", "cifar100", "--to", str(tmp_path), "--device", "cpu", "--severities", "1", "5"]
     assert main([*corrupt, "--seed", "3"]) == 0
     folder = tmp_path / "cifar100-c-style"
@@ -124,20 +117,20 @@ def test_corrupt_then_check(tmp_path: Path, small_cifar: None, capsys: pytest.Ca
     assert "with seed 3" in (folder / "README.txt").read_text()
     assert main(["data", "check", "cifar100-c-style", "--data", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "cifar100-c-style: 19 corruptions at severities 1, 5, 2 images each\n"
-    assert f"{folder} exists already and is never overwritten" in said(capsys, *corrupt)
+    assert f"{folder} exists already and is never overwritten" in said(*corrupt)
 
 
-def test_corrupt_refuses(tmp_path: Path, small_cifar: None, capsys: pytest.CaptureFixture[str]):
+def test_corrupt_refuses(tmp_path: Path, small_cifar: None, said: Callable[..., str]):
     to = ("--to", str(tmp_path))
-    assert "take some of 1, 2, 3, 4, 5" in said(capsys, "data", "corrupt", "cifar100", *to, "--severities", "0")
-    assert "severities" in said(capsys, "data", "corrupt", "cifar100", *to, "--severities", "high")
-    assert "unknown data set to corrupt 'digits'" in said(capsys, "data", "corrupt", "digits", *to)
-    assert "device 'gpu' cannot be used" in said(capsys, "data", "corrupt", "cifar100", *to, "--device", "gpu")
-    assert "seed = -1" in said(capsys, "data", "corrupt", "cifar100", *to, "--seed", "-1")
+    assert "take some of 1, 2, 3, 4, 5" in said("data", "corrupt", "cifar100", *to, "--severities", "0")
+    assert "severities" in said("data", "corrupt", "cifar100", *to, "--severities", "high")
+    assert "unknown data set to corrupt 'digits'" in said("data", "corrupt", "digits", *to)
+    assert "device 'gpu' cannot be used" in said("data", "corrupt", "cifar100", *to, "--device", "gpu")
+    assert "seed = -1" in said("data", "corrupt", "cifar100", *to, "--seed", "-1")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_corrupt_without_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_corrupt_without_the_data(tmp_path: Path, said: Callable[..., str]):
     arguments = ("data", "corrupt", "cifar10", "--to", str(tmp_path / "to"), "--data", str(tmp_path / "empty"))
-    assert f"needs {tmp_path}/empty/cifar-10-batches-py, which does not exist" in said(capsys, *arguments)
+    assert f"needs {tmp_path}/empty/cifar-10-batches-py, which does not exist" in said(*arguments)
     assert style.STYLES["cifar10"] not in [path.name for path in tmp_path.rglob("*")]

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mixmo.data import download
 from mixmo.data.check import Findings
 from mixmo.data.download import SOURCES, Source, get
+from mixmo.data.extract import unpack
 from mixmo.errors import UserError
 
 
@@ -336,6 +338,32 @@ def test_what_is_there_and_wrong_is_never_overwritten(tmp_path: Path, monkeypatc
 def test_a_folder_that_cannot_be_written(server: Server, tmp_path: Path):
     (tmp_path / "file").write_text("")
     refused(tmp_path / "file" / "data", f"{tmp_path / 'file'}", "cannot be written", "choose another folder")
+
+
+def test_two_at_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The second is sent away in one sentence, and disturbs the first neither while it fetches nor while it unpacks."""
+    unpacking, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> None:
+        unpacking.set()
+        assert go_on.wait(20)
+        unpack(*arguments)
+
+    monkeypatch.setattr(download, "unpack", slow)
+    first = threading.Thread(target=get, args=("cifar10", tmp_path))
+    first.start()
+    assert unpacking.wait(20)
+    refused(tmp_path, f"another process is getting cifar10 into {tmp_path}; wait until it has ended")
+    go_on.set()
+    first.join()
+    assert unpacked(tmp_path)
+    assert len(server.asked) == 1
+
+
+def test_a_lock_that_a_killed_process_left(server: Server, tmp_path: Path):
+    (tmp_path / ".cifar-10-python.tar.gz.lock").touch()
+    get("cifar10", tmp_path)
+    assert unpacked(tmp_path)
 
 
 def test_unknown():

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mixmo import UserError
-from mixmo.engine import Runtime, seal, train
+from mixmo import UserError, seal
+from mixmo.engine import Runtime, train
 from mixmo.engine.checkpoint import Checkpoints
 from mixmo.recipes import named
 from mixmo.runs import Run

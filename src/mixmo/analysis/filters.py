@@ -35,7 +35,15 @@ def l1_norms(weight: Tensor) -> Tensor:
 
 def encoder_norms(net: Network) -> Tensor:
     """The norms of the encoders' filters, (encoders, channels): what the paper shows of a trained MixMo."""
+    check_finite(net)
     return torch.stack([l1_norms(_first_convolution(encoder)) for encoder in net.encoders])
+
+
+def check_finite(net: nn.Module) -> None:
+    """Refuses weights that diverged or were damaged: no filter could be compared with theirs."""
+    for name, tensor in net.state_dict().items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{name} holds NaN or infinite values; see whether the training diverged, and train again")
 
 
 def _first_convolution(encoder: nn.Module) -> Tensor:
@@ -74,6 +82,7 @@ def core_norms(net: Network) -> dict[str, Tensor]:
     >>> {name: len(norms) for name, norms in core_norms(create("wrn10_1", classes=10)).items()}["stages.2.0.conv2"]
     64
     """
+    check_finite(net)
     return {
         name: l1_norms(layer.weight)
         for name, layer in net.core.named_modules()

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from mixmo.analysis.dynamics import average, columns
-from mixmo.analysis.filters import Activity, activity, core_norms, encoder_norms, separation
+from mixmo.analysis.filters import Activity, activity, check_finite, core_norms, encoder_norms, separation
+from mixmo.errors import UserError
 from mixmo.evaluation import load_network, stack
 from mixmo.metrics.diversity import DIVERSITY
 from mixmo.metrics.scores import top1
@@ -70,7 +71,7 @@ def analyse(
 def _analyse(
     run: Run, which: str, logits_MNK: Tensor, labels_N: Tensor, thresholds: Sequence[float], last: int
 ) -> RunAnalysis:
-    net = load_network(run, which)
+    net = measurable(run, which)
     norms = core_norms(net)
     table = columns(run)
     return RunAnalysis(
@@ -83,6 +84,16 @@ def _analyse(
         epochs=min(last, len(table["epoch"])),
         means=average(table, last),
     )
+
+
+def measurable(run: Run, which: str) -> Network:
+    """The network of a run, if its weights are numbers."""
+    net = load_network(run, which)
+    try:
+        check_finite(net)
+    except UserError as error:
+        raise UserError(f"{run.path / which}.safetensors: {error}") from error
+    return net
 
 
 def channel_separation(net: Network) -> float | None:

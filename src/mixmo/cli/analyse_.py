@@ -9,7 +9,7 @@ from rich.table import Table
 from mixmo.analysis import Analysis, analyse, columns, to_csv
 from mixmo.analysis.summary import LAST, THRESHOLDS
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.console import Output
+from mixmo.cli.console import Output, grid
 from mixmo.errors import UserError, unknown
 from mixmo.metrics import DIVERSITY
 from mixmo.runs import Run
@@ -57,7 +57,7 @@ def show(found: Analysis, measure: str) -> None:
 
 
 def members_table(found: Analysis, letters: list[str]) -> Table:
-    table = grid("accuracy on the test set", "run", "ensemble Top1 %", "each member")
+    table = grid("run", "ensemble Top1 %", "each member", title="accuracy on the test set")
     for letter, run in zip(letters, found.runs, strict=True):
         members = "  ".join(f"{100 * value:.2f}" for value in run.members_top1)
         table.add_row(letter, f"{100 * run.top1:.2f}", members)
@@ -65,7 +65,8 @@ def members_table(found: Analysis, letters: list[str]) -> Table:
 
 
 def encoders_table(found: Analysis, letters: list[str]) -> Table:
-    table = grid("l1 norms of the encoders' filters", "run", "encoder", "separation", "channel by channel")
+    table = grid("run", "encoder", "separation", title="l1 norms of the encoders' filters")
+    table.add_column("channel by channel")
     for letter, run in zip(letters, found.runs, strict=True):
         for m, norms in enumerate(run.encoders):
             separate = "" if m else "-" if run.separation is None else f"{run.separation:.3f}"
@@ -75,7 +76,8 @@ def encoders_table(found: Analysis, letters: list[str]) -> Table:
 
 def filters_table(found: Analysis, letters: list[str]) -> Table:
     thresholds = [active.threshold for active in found.runs[0].active]
-    table = grid("active filters of the core (%)", "run", "", *[f"t = {value:g}" for value in thresholds])
+    columns = [f"t = {value:g}" for value in thresholds]
+    table = grid("run", "", *columns, words=2, title="active filters of the core (%)")
     for letter, run in zip(letters, found.runs, strict=True):
         by_layer = [f"{100 * active.by_layer:.1f}" for active in run.active]
         by_filter = [f"{100 * active.by_filter:.1f}" for active in run.active]
@@ -93,7 +95,7 @@ def dynamics_table(found: Analysis, letters: list[str]) -> Table:
         "ECE": "test.ensemble.ece",
         "ratio-error": "test.diversity.ratio_error",
     }
-    table = grid("means over the last epochs", "run", "epochs", *names)
+    table = grid("run", "epochs", *names, title="means over the last epochs")
     for letter, run in zip(letters, found.runs, strict=True):
         cells = []
         for name in names.values():
@@ -109,15 +111,7 @@ def diversity_table(found: Analysis, letters: list[str], measure: str) -> Table:
         for letter, run in zip(letters, found.runs, strict=True)
         for member in range(len(run.members_top1))
     ]
-    table = grid(measure, "", *names)
+    table = grid("", *names, title=measure)
     for i, row in enumerate(found.diversity[measure]):
         table.add_row(names[i], *["." if i == j else f"{value:.3f}" for j, value in enumerate(row)])
-    return table
-
-
-def grid(title: str, *names: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in names:
-        words = name in ("", "run", "channel by channel")
-        table.add_column(name, justify="left" if words else "right")
     return table

@@ -17,6 +17,7 @@ from mixmo.data.checksum import md5
 from mixmo.data.extract import unpack
 from mixmo.data.registry import remedy
 from mixmo.errors import UserError, unknown
+from mixmo.files import locked
 
 TRIES = 4  # of a connection that is cut; each goes on where the last one ended
 TIMEOUT = 30.0  # seconds without a byte, or with fewer than SLOWEST
@@ -89,28 +90,36 @@ def get(name: str, to: Path) -> Path:
     if name not in SOURCES:
         raise unknown("data set to fetch", name, SOURCES)
     source = SOURCES[name]
-    folder, archive = to / source.folder, to / source.archive
+    folder = to / source.folder
     if folder.exists():
         faults = check(name, to).faults
         if faults:
             raise UserError(f"{folder} exists already and is not right: {faults[0]}")
         return folder
+    busy = f"another process is getting {name} into {to}; wait until it has ended: {folder} is there then"
     try:
         to.mkdir(parents=True, exist_ok=True)
-        by_hand = archive.exists()
-        if not by_hand:
-            command = f"`mixmo data get {name} --to {to}` unpacks it"
-            _fetch(source, archive, f"put {source.archive} into {to} by hand, then {command}")
-        _verify(source, archive, keep=by_hand)
-        unpack(archive, folder, source.members, source.size)
-        if not by_hand:
-            archive.unlink()
+        with locked(to / f".{source.archive}.lock", busy):
+            if not folder.exists():  # else the other process has ended since we looked
+                _get(name, source, to)
     except OSError as error:
         raise UserError(
             f"{error.filename or to} cannot be written ({error.strerror or error}); "
             f"make room there or choose another folder, then {remedy(name, to)}"
         ) from None
     return folder
+
+
+def _get(name: str, source: Source, to: Path) -> None:
+    archive = to / source.archive
+    by_hand = archive.exists()
+    if not by_hand:
+        command = f"`mixmo data get {name} --to {to}` unpacks it"
+        _fetch(source, archive, f"put {source.archive} into {to} by hand, then {command}")
+    _verify(source, archive, keep=by_hand)
+    unpack(archive, to / source.folder, source.members, source.size)
+    if not by_hand:
+        archive.unlink()
 
 
 def _verify(source: Source, archive: Path, keep: bool) -> None:

@@ -6,6 +6,7 @@ file `kept`. The best weights lie beside as `best-<step>.safetensors`, named in 
 """
 
 import json
+import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mixmo.engine import seal
+from mixmo import seal
 from mixmo.errors import UserError
 from mixmo.files import halve, load_tensors, replacing, save_tensors, unwritten
 from mixmo.weights import check
@@ -119,7 +120,8 @@ class Checkpoints:
                 with replacing(temporary / "state.json") as file:  # on the disk before the one before it goes
                     file.write_text(json.dumps(asdict(state)))
                 with replacing(temporary / seal.NAME) as file:
-                    file.write_text(seal.sums(temporary, self._beside(state)))
+                    files = [*sorted(temporary.iterdir()), *self._beside(state)]
+                    file.write_text(seal.sums({os.path.relpath(path, temporary): path for path in files}))
                 shutil.rmtree(final, ignore_errors=True)
                 temporary.rename(final)
             if self.every and state.step % self.every == 0:
@@ -168,7 +170,7 @@ class Checkpoints:
                     # In the parameter's own memory format: the fused kernel walks both in storage order.
                     buffer = torch.empty_like(parameter, requires_grad=False).copy_(buffers[name])
                     optimizer.state[parameter]["momentum_buffer"] = buffer
-            seal.check_sums(latest)
+            check_sums(latest)
         except (UserError, RuntimeError) as error:
             raise unusable(latest, error) from error
         return state
@@ -223,6 +225,15 @@ def read_state(checkpoint: Path) -> State:
         return replace(state, best_top1=float(state.best_top1), seconds=float(state.seconds))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
+
+
+def check_sums(checkpoint: Path) -> None:
+    """Refuses a checkpoint with files that are not those it was saved with, or without one of them."""
+    for name, expected in seal.read(checkpoint).items():
+        # Not through the file system: the folder of checkpoints may be a link to another disk.
+        file = Path(os.path.normpath(checkpoint / name))
+        if not file.is_file() or seal.digest(file) != expected:
+            raise seal.changed(file)
 
 
 def unusable(checkpoint: Path, error: Exception) -> UserError:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixmo import seal
 from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches
 from mixmo.engine.budget import fitted, measure
@@ -123,6 +124,7 @@ class Trainer:
         run, state, world = self.run_folder, self.state, self.world
         if not world.writes:
             return
+        (run.path / seal.NAME).unlink(missing_ok=True)  # of a run that was finished before
         run.write("environment.json", json.dumps({**environment(self.device), "processes": world.size}, indent=2))
         run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
         lines = [line for line in run.metrics() if line["epoch"] <= state.epochs_logged]
@@ -276,7 +278,7 @@ class Trainer:
                 run.write_tensors(f"logits-{which}.safetensors", tensors)
                 run.write_tensors(f"{which}.safetensors", stored, self.runtime.shard_mb)
         if self.world.writes:
-            run.write("scores.json", json.dumps(scores, indent=2))
+            run.finish(scores)
         self.world.told(None)  # nobody leaves before the files are there
 
     def answers(self) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from mixmo.models import FAMILIES, Ensemble, Network, create
 from mixmo.weights import shapes
 from mixmo.wrapping import Wrapped, wrap
 
+OPTIONS = ("num_classes", "in_chans", "img_size")  # for timm; it has others that read files
 DEPTHS, WIDTHS = range(10, 101), range(1, 65)  # among which the architecture of a network is found again
 
 
@@ -70,11 +71,14 @@ def backbone(architecture: dict[str, Any]) -> nn.Module:
     name, options = architecture["timm"], architecture["options"]
     if not timm.is_model(name):  # also: no address that timm would download from
         raise UserError(f"this timm knows no '{name}'; install the version that the network was made with")
+    if foreign := [option for option in options if option not in OPTIONS]:
+        raise UserError(f"'{foreign[0]}' is no option of a saved network ({', '.join(OPTIONS)} are); save it again")
     try:
         bare: nn.Module = timm.create_model(name, pretrained=False, **options)
         return bare
-    except TypeError as error:
-        raise UserError(f"timm's '{name}' does not take {', '.join(options)} ({error})") from error
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"timm's '{name}' does not take {', '.join(options)} ({said})") from error
 
 
 def arguments(net: Network, members: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mixmo.about import About
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path
 from mixmo.files import halve, save_tensors
-from mixmo.hub.architecture import build, dense, describe
+from mixmo.hub.architecture import build, convolution, dense, describe
 from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import near, shipped, shipped_folder
@@ -30,6 +30,7 @@ from mixmo.wrapping.given import bare
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+LARGEST = 2**14  # pixels a side of an image: one of this size takes 3 GB
 HALVES = {torch.bfloat16, torch.float16}
 
 
@@ -63,11 +64,11 @@ def save_pretrained(
         if about is None:
             raise UserError("a calibration is saved with what the network is about; give about=mixmo.About(...)")
         about = about.calibrated(calibration)
+    check_about(net, about)
     net = rounded(net) if half else net
     images, answers = sample(net, about)
     if not answers.isfinite().all():
         raise UserError("the network answers NaN or infinite values; see whether its training diverged")
-    check_names(net, about)
     with drafts(folder) as temporary:
         draft = Path(temporary) / "draft"
         draft.mkdir()
@@ -119,7 +120,7 @@ def from_pretrained(
     try:
         net = build(config["architecture"], model)
         about = None if config["about"] is None else About.from_dict(config["about"])
-        check_names(net, about)
+        check_about(net, about)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG} does not describe a network ({error}); save it again") from error
     except UserError as error:
@@ -205,11 +206,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def check_names(net: Ensemble, about: About | None) -> None:
-    """Refuses names that are not as many as the classes."""
+def check_about(net: Ensemble, about: About | None) -> None:
+    """Refuses names that are not as many as the classes, and images that no machine could hold."""
     classes = net.classes if isinstance(net, Wrapped) else dense(net).out_features if isinstance(net, Network) else None
     if about and about.classes and classes not in (None, len(about.classes)):
         raise UserError(f"there are {len(about.classes)} names for the {classes} classes of the network")
+    reads = (
+        net.size[0] if isinstance(net, Wrapped) else convolution(net).in_channels if isinstance(net, Network) else None
+    )
+    if about and reads not in (None, about.size[0]):
+        raise UserError(f"size says {about.size[0]} channels, and the network reads {reads}; give those of its images")
+    for name, side in () if about is None else (("size", max(about.size[1:])), ("resize", about.resize or 0)):
+        if side > LARGEST:
+            raise UserError(f"{name} says {side} pixels a side; give the images' own, at most {LARGEST}")
 
 
 def rounded(net: Ensemble) -> Ensemble:

@@ -1,5 +1,6 @@
 """A trained network from wherever it is: a run directory, a saved folder, this package, the Hub."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from mixmo.data.folder import PREFIX
 from mixmo.data.folder import SIZE as FOLDER_SIZE
 from mixmo.errors import UserError, check_path
 from mixmo.evaluation import load_network
-from mixmo.files import AGAIN, load_tensors
-from mixmo.hub.folder import from_pretrained
+from mixmo.files import AGAIN, index_of, load_tensors
+from mixmo.hub.folder import check_about, from_pretrained
+from mixmo.metrics.conformal import fewest
 from mixmo.models import Ensemble
 from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run
+from mixmo.runs import SCORES, Run
 
 MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
-SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
+FEWEST = fewest(0.9)  # images held out that sets of the usual level can be fitted to
 
 
 def load(where: Path | str, which: str = "last", model: nn.Module | None = None) -> Ensemble:
@@ -38,26 +40,39 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
             "mixmo.predict in a list"
         )
     net = load_network(run, which)
-    net.about = about_run(run, which)  # type: ignore[assignment]
+    about = about_run(run, which)
+    try:
+        check_about(net, about)
+    except UserError as error:
+        raise UserError(f"{run.path / 'dataset.json'}: {error}") from error
+    net.about = about  # type: ignore[assignment]
     return net
 
 
 def about_run(run: Run, which: str) -> About:
     """What a run says of its network."""
-    try:
-        calibration = validation_calibration(run, which)
-    except UserError:  # too few were held out
-        calibration = None
     dataset = run.json("dataset.json")
     scores = run.json("scores.json")[which]["ensemble"]
-    return About.from_dict(
-        {
-            **{key: dataset[key] for key in ("size", "mean", "std", "classes")},
-            "resize": stored_side(run.recipe),
-            "dataset": dataset["name"],
-            "scores": {key: scores[key] for key in SCORES},
-        }
-    ).calibrated(calibration)
+    try:
+        about = About.from_dict(
+            {
+                **{key: dataset[key] for key in ("size", "mean", "std", "classes")},
+                "resize": stored_side(run.recipe),
+                "dataset": dataset["name"],
+                "scores": {key: scores[key] for key in SCORES},
+            }
+        )
+    except UserError as error:
+        raise UserError(f"{run.path / 'dataset.json'}: {error}") from error
+    path = run.path / f"logits-{which}.safetensors"
+    if run.recipe.validation < FEWEST:
+        return about
+    if not path.is_file() and not index_of(path).is_file():  # it may have been left out of a copy, being large
+        warnings.warn(
+            f"{path} is missing, so the probabilities are not calibrated; copy it too to have them so", stacklevel=3
+        )
+        return about
+    return about.calibrated(validation_calibration(run, which))
 
 
 def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration | None:

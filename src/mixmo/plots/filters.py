@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from mixmo.analysis.filters import encoder_norms
-from mixmo.analysis.summary import channel_separation
-from mixmo.evaluation import load_network
+from mixmo.analysis.summary import channel_separation, measurable
 from mixmo.plots.style import COLOURS, figure, run_names, styled
 from mixmo.runs import Run
 
@@ -29,7 +28,7 @@ def by_owner(norms_MC: Tensor) -> Tensor:
 
 def draw(runs: Sequence[Run], which: str = "last") -> Any:
     """A panel a run; in it a group of bars a channel, a bar a member."""
-    nets = [load_network(run, which) for run in runs]
+    nets = [measurable(run, which) for run in runs]
     names = run_names([run.path for run in runs])
     members = max(len(net.encoders) for net in nets)
     with styled():

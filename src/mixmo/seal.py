@@ -1,0 +1,47 @@
+"""What belongs together, by checksum: a file that changed on the disk, or is of another run, is noticed.
+
+safetensors files carry none: with a bit flipped, or taken from another seed, they load as well as ever.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from mixmo.errors import UserError
+
+NAME = "SHA256SUMS"  # in the form that `sha256sum -c` reads
+REMEDY = (
+    "bring it back from a copy; in a run, remove scores.json and train with --resume, which writes weights, logits and "
+    f"scores again; or remove {NAME} there to take it as it is"
+)
+
+
+def sums(files: Mapping[str, Path]) -> str:
+    """A line for each file, by the name that it has, or will have, as seen from where the sums are put."""
+    return "".join(f"{digest(file)}  {name}\n" for name, file in files.items())
+
+
+def read(folder: Path) -> dict[str, str]:
+    """The sums in a folder by name; none where earlier versions wrote it, or where it was copied without them."""
+    if not (folder / NAME).is_file():
+        return {}
+    lines = (folder / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
+
+
+def check(file: Path) -> None:
+    """Refuses a file that is not the one that the sums beside it were made of."""
+    expected = read(file.parent).get(file.name)
+    if expected is not None and digest(file) != expected:
+        raise changed(file)
+
+
+def changed(file: Path) -> UserError:
+    return UserError(
+        f"{file} is not as it was when it was saved: it is damaged, edited or of another training; {REMEDY}"
+    )
+
+
+def digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
