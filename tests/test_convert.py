@@ -75,6 +75,13 @@ def test_other_classes(make: Callable[[int], mixmo.Ensemble]) -> None:
     assert mixmo.convert(net, members=3, classes=7).each(images).shape == (3, 4, 7)
 
 
+def test_a_new_head_of_convolutions_is_like_the_old_one() -> None:
+    head = nn.Conv2d(8, 5, 3, padding=2, dilation=2, padding_mode="reflect", bias=False)
+    net = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), head, nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    new = mixmo.convert(net, classes=7).heads_at("2").copies[1]
+    assert new.extra_repr() == head.extra_repr().replace("8, 5", "8, 7")
+
+
 def test_shared_parts_stay_shared() -> None:
     net, images = trained(mixmo.create("wrn10_1", 5, members=2, encoders=1)), torch.randn(4, 3, 16, 16)
     four = mixmo.convert(net, members=4)

@@ -311,6 +311,19 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_that_refuses_a_size_without_a_word(tmp_path: Path) -> None:
+    class Strict(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[-1] != 16:
+                raise ValueError
+            return super().forward(x)
+
+    layers = nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+    net = mixmo.wrap(Strict(*layers), size=(3, 16, 16))
+    with pytest.raises(UserError, match=r"cannot read images of size \(3, 8, 8\) \(ValueError\)"):
+        export(net, tmp_path / "net.pt2", size=(3, 8, 8))
+
+
 def test_a_plain_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a Linear has no members"):
         export(torch.nn.Linear(2, 2), tmp_path / "net.pt2")  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ LOOPS: dict[str, Callable[[float, np.ndarray, int, int], np.ndarray]] = {
 @pytest.mark.parametrize("name", list(MASKS))
 def test_contract(name: str, size: tuple[int, int]) -> None:
     h, w = size
-    assert MASKS[name].summary
+    assert MASKS[name].draw.__doc__
     kappa, u, mask = draw(name, h, w, n=16)
     assert mask.shape == (16, h, w)
     assert mask.dtype == torch.float32

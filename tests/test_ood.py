@@ -14,7 +14,7 @@ from mixmo.evaluation import load_network
 from mixmo.metrics import DETECTORS
 from mixmo.predict import predict_logits
 from mixmo.recipes import named
-from mixmo.robustness import fit, score_ood
+from mixmo.robustness import score_ood
 from mixmo.runs import Run
 from mixmo.types import Dataset, Split
 
@@ -111,29 +111,3 @@ def test_its_own_folder(photographs: Path, tmp_path: Path):
 def test_unknown(runs: list[Run]):
     with pytest.raises(UserError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
         score_ood(runs, "cifar", "last", CPU)
-
-
-def test_fit_repeats_greys():
-    grey = torch.randint(0, 256, (3, 8, 8, 1)).byte()
-    assert torch.equal(fit(grey, 3, 8, 8), grey.expand(-1, -1, -1, 3))
-    assert fit(grey, 3, 8, 8).is_contiguous()
-
-
-def test_fit_weights_colours_as_pil_does():
-    images = torch.randint(0, 256, (2, 9, 11, 3), generator=torch.Generator().manual_seed(0)).byte()
-    for ours, image in zip(fit(images, 1, 9, 11), images, strict=True):
-        theirs = np.asarray(Image.fromarray(image.numpy()).convert("L")).astype(int)
-        assert np.abs(ours[..., 0].numpy().astype(int) - theirs).max() <= 1
-
-
-@pytest.mark.parametrize("size", [(16, 24), (64, 64), (31, 7)])
-def test_fit_resizes_as_pil_does(size: tuple[int, int]):
-    images = torch.randint(0, 256, (2, 32, 32, 3), generator=torch.Generator().manual_seed(0)).byte()
-    for ours, image in zip(fit(images, 3, *size), images, strict=True):
-        theirs = np.asarray(Image.fromarray(image.numpy()).resize(size[::-1], Image.Resampling.BILINEAR)).astype(int)
-        assert np.abs(ours.numpy().astype(int) - theirs).max() <= 1
-
-
-def test_fit_leaves_what_fits():
-    images = torch.randint(0, 256, (2, 32, 32, 3)).byte()
-    assert torch.equal(fit(images, 3, 32, 32), images)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mixmo.data.folder import PREFIX
 from mixmo.engine.batch import Batches
 from mixmo.engine.prepare import check_fit, check_memory, image_size
 from mixmo.engine.schedule import Schedule
@@ -26,14 +27,10 @@ from mixmo.models import Network, multiply_adds, stage_shapes
 from mixmo.predict import predict_logits
 from mixmo.random import Stream
 from mixmo.recipes import METHODS, Recipe
+from mixmo.recipes.protocols import FACTS
 from mixmo.types import Dataset, Split
 
-SHAPES = {  # training images, test images, side, channels, classes
-    "digits": (1437, 360, 8, 1, 10),
-    "cifar10": (50_000, 10_000, 32, 3, 10),
-    "cifar100": (50_000, 10_000, 32, 3, 100),
-    "tiny-imagenet": (100_000, 10_000, 64, 3, 200),
-}
+SHAPES = {name: facts for name, facts in FACTS.items() if not name.startswith(PREFIX)}  # a folder may fill the memory
 
 
 @dataclass(frozen=True)
@@ -266,19 +263,20 @@ def synthetic(name: str, device: torch.device) -> Dataset:
     """Random images and labels in the shape of a data set."""
     if name not in SHAPES:
         raise UserError(f"no benchmark in the shape of data set '{name}'; there are: {', '.join(SHAPES)}")
-    train, test, side, channels, classes = SHAPES[name]
+    facts = SHAPES[name]
+    channels, height, width = facts.size
     generator = torch.Generator(device).manual_seed(0)
 
     def split(n: int) -> Split:
-        shape = (n, side, side, channels)
+        shape = (n, height, width, channels)
         images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device, generator=generator)
-        return Split(images, torch.randint(0, classes, (n,), device=device, generator=generator))
+        return Split(images, torch.randint(0, facts.classes, (n,), device=device, generator=generator))
 
-    names = tuple(str(k) for k in range(classes))
-    return Dataset(f"random {name}", split(train), split(test), names, (0.5,) * channels, (0.25,) * channels)
+    names, train, test = tuple(str(k) for k in range(facts.classes)), split(facts.samples), split(facts.tested)
+    return Dataset(f"random {name}", train, test, names, (0.5,) * channels, (0.25,) * channels)
 
 
-def matmul_peak(device: torch.device, precision: str, repeats: int = 5) -> float:
+def matmul_peak(device: torch.device, precision: str) -> float:
     """10^12 operations a second of a large matrix product of random numbers, in the arithmetic of the convolutions."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
@@ -287,7 +285,7 @@ def matmul_peak(device: torch.device, precision: str, repeats: int = 5) -> float
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
-        timing = timed(lambda: a @ b, device, 0.1, repeats)
+        timing = timed(lambda: a @ b, device, 0.1, repeats=5)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
     return 2.0 * size * size * size / timing.seconds / 1e12

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixmo import memory
 from mixmo.about import About
-from mixmo.errors import UserError, check_members, check_whole
+from mixmo.errors import UserError, check_members, check_whole, first_line
 from mixmo.models.network import Ensemble, Network, initialise
 from mixmo.wrapping.find import replace
 from mixmo.wrapping.given import bare
@@ -103,9 +103,9 @@ def _check_classes(net: Wrapped) -> None:
         with at_rest(net), torch.no_grad():
             net.each(sample(net, net.size))
     except Exception as error:  # whatever a foreign model says when shapes do not fit
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"the model cannot answer for {net.classes} classes ({said}); give it other classes, then wrap it"
+            f"the model cannot answer for {net.classes} classes ({first_line(error)}); give it other classes, then "
+            "wrap it"
         ) from error
 
 
@@ -135,5 +135,6 @@ def _fresh(head: nn.Module, classes: int, count: int) -> nn.Module:
     if isinstance(head, nn.Linear):
         new = nn.Linear(head.in_features, classes, **like)
     else:
-        new = nn.Conv2d(head.in_channels, classes, head.kernel_size, head.stride, head.padding, **like)  # type: ignore[arg-type]
+        shape = (head.kernel_size, head.stride, head.padding, head.dilation)
+        new = nn.Conv2d(head.in_channels, classes, *shape, padding_mode=head.padding_mode, **like)  # type: ignore[arg-type]
     return new.to(weight.device, weight.dtype).train(head.training)

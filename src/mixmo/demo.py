@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
@@ -98,10 +97,9 @@ def draw(net: Network, dataset: Dataset, mixer: Mixer, path: Path) -> None:
     for r, (caption, images) in enumerate(rows):
         pen.text((8, r * cell + cell // 2 - 6), caption, fill="black", font_size=14)
         for c, pixels in enumerate(images):
-            tile = Image.fromarray(pixels.clamp(0, 255).round().to(torch.uint8).numpy().astype(np.uint8))
-            canvas.paste(
-                tile.resize((cell - 8, cell - 8), Image.Resampling.NEAREST), (left + c * cell + 4, r * cell + 4)
-            )
+            tile = Image.fromarray(pixels.clamp(0, 255).round().to(torch.uint8).numpy())
+            tile = tile.resize((cell - 8, cell - 8), Image.Resampling.NEAREST)
+            canvas.paste(tile, (left + c * cell + 4, r * cell + 4))
     for head in (0, 1):
         top = cell * len(rows) + 4 + head * 28
         pen.text((8, top + 4), f"head {head} answers", fill="black", font_size=14)

@@ -45,6 +45,15 @@ def check_path(name: str, value: str | os.PathLike[str]) -> Path:
     return Path(value)
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, in one line; its type where it says nothing.
+
+    >>> first_line(RuntimeError("shapes differ\\nat frame 0")), first_line(AssertionError())
+    ('shapes differ', 'AssertionError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that nobody registered, with the nearest one that exists.
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,21 +83,21 @@ def score_multiplexed(
     test = Split(dataset.test.images[order], dataset.test.labels[order])
     nets = [load_network(run, which).to(device) for run in runs]
     if any(run.recipe.dataset != about.dataset or run.recipe.members != about.members for run in runs):
-        raise UserError("runs that are multiplexed together must have the same data set and as many members")
+        raise UserError("runs multiplexed together must have the same data set and as many members; give others alone")
     check_multiplex(nets[0], about.members)
     cost = sum(run.json("scores.json")["multiply_adds"] for run in runs)
     batch = default_batch(device)
     rows = []
+
+    def predict(count: int) -> Tensor:
+        parts = [
+            predict_logits(net, dataset, test, batch_size=batch * count, size=about.size, images_per_pass=count)
+            for net in nets
+        ]
+        return torch.cat(parts).cpu()  # which waits for the device
+
     for count in range(1, about.members + 1):
-
-        def predict(count: int = count) -> Tensor:
-            parts = [
-                predict_logits(net, dataset, test, batch_size=batch * count, size=about.size, images_per_pass=count)
-                for net in nets
-            ]
-            return torch.cat(parts).cpu()  # which waits for the device
-
-        logits_MNK, seconds = _timed(predict)
+        logits_MNK, seconds = _timed(partial(predict, count))
         rows.append(
             {
                 "images_per_pass": count,

@@ -16,6 +16,7 @@ from mixmo.registry import Registry
 from mixmo.types import Hidden
 
 PLACES = 3
+GAMMA = 0.5  # share of the features that PatchUp asks for
 
 
 class HiddenDraws(NamedTuple):
@@ -36,10 +37,6 @@ class Kind(NamedTuple):
     shares: Shares  # draws -> what each stage's input keeps of its own, and the share of the own label in the target
     stages: tuple[int, ...]  # the stages whose input's shape it needs noise for
     weight: float  # of the loss
-
-    @property
-    def summary(self) -> str:
-        return (self.shares.__doc__ or "").partition("\n")[0]
 
 
 HIDDEN: Registry[Kind] = Registry("feature mixing")
@@ -91,11 +88,11 @@ def patchup(draws: HiddenDraws) -> tuple[tuple[Tensor, ...], Tensor]:
     return (first, second), first.mean() * second.mean()
 
 
-def _blocks(u_Chw: Tensor, gamma: float = 0.5) -> Tensor:
-    """(C, h, w): one inside of blocks around Bernoulli seeds, so rare that about gamma of the map is covered."""
+def _blocks(u_Chw: Tensor) -> Tensor:
+    """(C, h, w): one inside of blocks around Bernoulli seeds, so rare that about GAMMA of the map is covered."""
     h, w = u_Chw.shape[-2:]
     block = min(BLOCK, (min(h, w) - 1) // 2 * 2 + 1)
-    seeds = (u_Chw < gamma * h * w / (block**2 * (h - block + 1) * (w - block + 1))).float()
+    seeds = (u_Chw < GAMMA * h * w / (block**2 * (h - block + 1) * (w - block + 1))).float()
     return F.max_pool2d(seeds, block, stride=1, padding=block // 2)
 
 

@@ -66,7 +66,10 @@ def fitting(targets: Tensor, logits: Tensor) -> Tensor:
                 )
         return targets
     if targets.shape[:-1] != logits.shape[:-1]:
-        raise UserError(f"targets have shape {tuple(targets.shape)} for logits of shape {tuple(logits.shape)}")
+        raise UserError(
+            f"targets have shape {tuple(targets.shape)} for logits of shape {tuple(logits.shape)}; give a class index "
+            "a sample, or a value a class"
+        )
     if targets.shape[-1] != classes:
         raise UserError(
             f"soft targets give {targets.shape[-1]} classes, but the network knows {classes}; give a value for each"

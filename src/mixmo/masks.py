@@ -27,11 +27,6 @@ class Mask:
     uniforms: Callable[[int, int], int]  # (h, w) -> P, how many uniform numbers a sample needs
     minimum: int  # the smallest h and w it serves
 
-    @property
-    def summary(self) -> str:
-        """The first line of what `draw` says of itself."""
-        return (self.draw.__doc__ or "").partition("\n")[0]
-
 
 MASKS: Registry[Mask] = Registry("mask")
 
@@ -106,6 +101,9 @@ def patchup(kappa_N: Tensor, u_NP: Tensor, h: int, w: int) -> Tensor:
     return F.max_pool2d(seeds_NP.view(-1, 1, h, w), BLOCK, stride=1, padding=BLOCK // 2).squeeze(1)
 
 
+DECAY = 3.0  # FMix's power of the frequency
+
+
 @_mask("fmix", uniforms=lambda h, w: h * w)
 def fmix(kappa_N: Tensor, u_NP: Tensor, h: int, w: int) -> Tensor:
     """FMix: the round(kappa h w) highest pixels of a low-pass filtered Gaussian map.
@@ -117,8 +115,8 @@ def fmix(kappa_N: Tensor, u_NP: Tensor, h: int, w: int) -> Tensor:
     return torch.zeros_like(u_NP).scatter(1, order_NP, first_NP.float()).view(-1, h, w)
 
 
-def low_pass_noise(u_NP: Tensor, h: int, w: int, decay: float = 3.0) -> Tensor:
-    """Gaussian noise (N, h, w) with amplitude spectrum 1 / f^decay, f the distance from zero, at least 1 / max(h, w).
+def low_pass_noise(u_NP: Tensor, h: int, w: int) -> Tensor:
+    """Gaussian noise (N, h, w) with amplitude spectrum 1 / f^3, f the distance from zero, at least 1 / max(h, w).
 
     In the Hartley basis cas = cos + sin, which is real and orthogonal, white noise has independent coefficients and the
     filter is a product: drawing the coefficients leaves one transform instead of two Fourier transforms.
@@ -126,7 +124,7 @@ def low_pass_noise(u_NP: Tensor, h: int, w: int, decay: float = 3.0) -> Tensor:
     f_h1 = torch.fft.fftfreq(h, device=u_NP.device)[:, None]
     f_w = torch.fft.fftfreq(w, device=u_NP.device)
     frequency_hw = (f_h1.square() + f_w.square()).sqrt().clamp(min=1 / max(h, w))
-    coefficients_Nhw = standard_normal(u_NP).view(-1, h, w) / frequency_hw**decay
+    coefficients_Nhw = standard_normal(u_NP).view(-1, h, w) / frequency_hw**DECAY
     rows_Nhw = torch.matmul(_hartley(h, u_NP.device), coefficients_Nhw)
     return torch.matmul(rows_Nhw, _hartley(w, u_NP.device))
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from mixmo.about import About
 from mixmo.augment.basic import centre, normalise
 from mixmo.calibration import Calibration
-from mixmo.errors import UserError, check_whole
+from mixmo.errors import UserError, check_whole, first_line
 from mixmo.memory import exhausted
 from mixmo.models.network import Ensemble, Network
 from mixmo.prediction import Prediction
 from mixmo.types import Dataset, Split
-from mixmo.wrapping.given import bare
+from mixmo.wrapping.given import ensemble
 
 
 @torch.no_grad()
@@ -45,12 +45,9 @@ def predict(
     >>> predict(net, torch.randn(4, 3, 32, 32), images_per_pass=2).logits.shape
     torch.Size([1, 4, 10])
     """
-    nets = [bare(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
+    nets = [ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
     if not nets:
         raise UserError("no network was given; give one, or several as one ensemble")
-    for net in nets:
-        if not hasattr(net, "answers"):
-            raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
     if batch_size is not None:
         check_whole("batch_size", batch_size)
     if not isinstance(calibration, Calibration | None):
@@ -177,7 +174,6 @@ def readable(images_NCHW: Tensor) -> Iterator[None]:
     except UserError:
         raise
     except (MemoryError, RuntimeError, ValueError, AssertionError) as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
         count, channels, height, width = images_NCHW.shape
         if exhausted(error):
             raise UserError(
@@ -185,8 +181,8 @@ def readable(images_NCHW: Tensor) -> Iterator[None]:
                 "give a smaller batch_size, or smaller images"
             ) from error
         raise UserError(
-            f"the network cannot read images of {channels} channels and {height} x {width} pixels ({said}); "
-            "give them (N, C, H, W), as in training"
+            f"the network cannot read images of {channels} channels and {height} x {width} pixels "
+            f"({first_line(error)}); give them (N, C, H, W), as in training"
         ) from error
 
 
@@ -216,4 +212,7 @@ def _images(images: Tensor | np.ndarray, abouts: Sequence[About | None]) -> Tens
         return images
     if images.shape[1] == channels:
         return images.permute(0, 2, 3, 1)
-    raise UserError(f"images have shape {tuple(images.shape)}, but this network reads {channels} channels")
+    raise UserError(
+        f"images have shape {tuple(images.shape)}, but this network reads {channels} channels; give (N, H, W, C) or "
+        "(N, C, H, W) with as many"
+    )

@@ -8,6 +8,11 @@ import numpy as np
 import torch
 
 
+def seed_of(*numbers: int) -> int:
+    """One seed of several numbers, so that neighbours among them draw nothing alike."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
+
+
 class Stream:
     """Generators on one device, by purpose and index.
 
@@ -26,5 +31,4 @@ class Stream:
 
     def at(self, purpose: str, index: int = 0) -> torch.Generator:
         """The stream's one generator, set to the start of this address. It is valid until the next call."""
-        words = np.random.SeedSequence((self.seed, self.PURPOSES.index(purpose), index)).generate_state(1, np.uint64)
-        return self._generator.manual_seed(int(words[0]) >> 1)
+        return self._generator.manual_seed(seed_of(self.seed, self.PURPOSES.index(purpose), index))

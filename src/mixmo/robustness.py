@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mixmo import data
-from mixmo.augment.basic import centre
+from mixmo.augment.basic import centre, fit
 from mixmo.data import folder as folders
 from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.progress import track
@@ -44,7 +43,6 @@ class Member(NamedTuple):
         dataset = Dataset(
             about["name"], split, split, tuple(about["classes"]), tuple(about["mean"]), tuple(about["std"])
         )
-        # On a CPU, features of more images than this do not stay in its cache: 1.7 times slower at 500.
         return predict_logits(self.net, dataset, split, size=self.run.recipe.size)
 
 
@@ -70,14 +68,14 @@ def score_corruptions(runs: Sequence[Run], folder: Path, which: str, device: tor
         split = cell.split
         images_NHWC, labels_N = split.resident.to(device), split.labels.to(device)
         logits_MNK = torch.cat([member.logits(images_NHWC) for member in members])
-        each.setdefault(cell.name, {})[str(cell.severity)] = _score(logits_MNK, labels_N)
+        each.setdefault(cell.name, {})[str(cell.severity)] = score(logits_MNK, labels_N)
     common = [scores for name in each if name in COMMON for scores in each[name].values()]
     complete = set(COMMON) <= set(each)
     return {
         "folder": str(folder),
         "which": which,
         "images": len(clean_labels_N),
-        "clean": _score(clean_MNK, clean_labels_N),
+        "clean": score(clean_MNK, clean_labels_N),
         "pooled": _mean([scores for name in each for scores in each[name].values()]),  # all cells have as many images
         "mce": 1 - _mean(common)["top1"] if complete else None,
         "corruptions": each,
@@ -100,7 +98,8 @@ def _check_fit(member: Member, cell: Cell, folder: Path, labels_N: Tensor) -> No
         )
 
 
-def _score(logits_MNK: Tensor, labels_N: Tensor) -> dict[str, float]:
+def score(logits_MNK: Tensor, labels_N: Tensor) -> dict[str, float]:
+    """`SCORES` of the ensemble."""
     mean_NK = logits_MNK.double().mean(0)
     return {name: METRICS[name](mean_NK, labels_N).item() for name in SCORES}
 
@@ -142,19 +141,3 @@ def score_ood(
 def _foreign_logits(member: Member, images_NHWC: Tensor | Files, device: torch.device) -> Tensor:
     parts = [member.logits(fit(part.to(device), *member.about["size"])).cpu() for part in images_NHWC.split(500)]
     return torch.cat(parts, 1)
-
-
-def fit(images_NHWC: Tensor, channels: int, height: int, width: int) -> Tensor:
-    """uint8 images with these channels and this size: greys repeated, colours weighted to grey, the sides resized.
-
-    >>> fit(torch.tensor([[[[10], [30]]]], dtype=torch.uint8), 3, 1, 1)
-    tensor([[[[20, 20, 20]]]], dtype=torch.uint8)
-    """
-    x_NCHW = images_NHWC.permute(0, 3, 1, 2)
-    if x_NCHW.shape[1] == 3 and channels == 1:
-        luma_C11 = torch.tensor([0.299, 0.587, 0.114], device=x_NCHW.device)[:, None, None]
-        x_NCHW = (x_NCHW * luma_C11).sum(1, keepdim=True).round().to(torch.uint8)
-    if x_NCHW.shape[2:] != (height, width):
-        resized_NCHW = F.interpolate(x_NCHW.float(), (height, width), mode="bilinear", antialias=True)
-        x_NCHW = resized_NCHW.round().clamp(0, 255).to(torch.uint8)
-    return x_NCHW.expand(-1, channels, -1, -1).permute(0, 2, 3, 1).contiguous()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mixmo.augment.basic import centre, crop_flip, normalise, resized_crop
+from mixmo.augment.basic import centre, crop_flip, fit, normalise, resized_crop
 
 
 @pytest.fixture
@@ -146,3 +146,29 @@ def test_no_host_sync_and_compiles(dataset: Tensor) -> None:
         assert function(dataset.to("meta"), index.to("meta"), u.to("meta")).shape == shape
         compiled = torch.compile(function, fullgraph=True, backend="eager")
         assert torch.equal(compiled(dataset, index, u), function(dataset, index, u))
+
+
+def test_fit_repeats_greys() -> None:
+    grey = torch.randint(0, 256, (3, 8, 8, 1)).byte()
+    assert torch.equal(fit(grey, 3, 8, 8), grey.expand(-1, -1, -1, 3))
+    assert fit(grey, 3, 8, 8).is_contiguous()
+
+
+def test_fit_weights_colours_as_pil_does() -> None:
+    images = torch.randint(0, 256, (2, 9, 11, 3), generator=torch.Generator().manual_seed(0)).byte()
+    for ours, image in zip(fit(images, 1, 9, 11), images, strict=True):
+        theirs = np.asarray(Image.fromarray(image.numpy()).convert("L")).astype(int)
+        assert np.abs(ours[..., 0].numpy().astype(int) - theirs).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(16, 24), (64, 64), (31, 7)])
+def test_fit_resizes_as_pil_does(size: tuple[int, int]) -> None:
+    images = torch.randint(0, 256, (2, 32, 32, 3), generator=torch.Generator().manual_seed(0)).byte()
+    for ours, image in zip(fit(images, 3, *size), images, strict=True):
+        theirs = np.asarray(Image.fromarray(image.numpy()).resize(size[::-1], Image.Resampling.BILINEAR)).astype(int)
+        assert np.abs(ours.numpy().astype(int) - theirs).max() <= 1
+
+
+def test_fit_leaves_what_fits() -> None:
+    images = torch.randint(0, 256, (2, 32, 32, 3)).byte()
+    assert torch.equal(fit(images, 3, 32, 32), images)

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("cli") / "run"
     assert main(["train", "digits/cut-mixmo", *SMALL, "--out", str(out)]) == 0
     return out
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence of a refused command."""
-    assert main([str(argument) for argument in arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("mixmo: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,16 +73,18 @@ def test_a_runs_recipe_can_be_trained_again(run: Path, tmp_path: Path) -> None:
     assert again["last"] == first["last"]
 
 
-def test_an_ensemble_is_a_run_for_every_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ensemble_is_a_run_for_every_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., str]
+) -> None:
     out = tmp_path / "de"
     assert main(["train", "digits/de2", *SMALL, "--out", str(out)]) == 0
     capsys.readouterr()
     assert main(["eval", str(out), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["last"]["members"]) == 2
-    assert "was trained on; give another data set" in said(capsys, "eval", out, "--ood", "digits", "--device", "cpu")
+    assert "was trained on; give another data set" in said("eval", out, "--ood", "digits", "--device", "cpu")
     assert main(["analyse", str(out), "--json"]) == 0
     file = tmp_path / "net.pt2"
-    sentence = said(capsys, "export", out, "--to", file)
+    sentence = said("export", out, "--to", file)
     assert f"holds 2 networks, and a file holds one; export each of its folders (mixmo export {out}/0 --to" in sentence
     assert f"--to {tmp_path}/net-0.pt2, ...)" in sentence
     assert not file.exists()
@@ -117,7 +111,7 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "images/s" in capsys.readouterr().out
 
 
-def test_bad_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
     out = ["--out", str(tmp_path / "never")]
     train = ["train", "digits/cut-mixmo"]
     (tmp_path / "typo.yaml").write_text("widht: 3\n")
@@ -148,19 +142,19 @@ def test_bad_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["list", "mask"], "masks"),
     ]
     for arguments, expected in cases:
-        assert expected in said(capsys, *arguments), arguments
+        assert expected in said(*arguments), arguments
     assert not (tmp_path / "never").exists()
 
 
-def test_damaged_runs_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_runs_are_named(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in run.iterdir():
         if path.is_file():
             (copy / path.name).write_bytes(path.read_bytes())
     (copy / "logits-last.safetensors").write_bytes(b"not tensors")
-    assert "logits-last.safetensors is damaged" in said(capsys, "eval", copy)
+    assert "logits-last.safetensors is damaged" in said("eval", copy)
     (copy / "scores.json").unlink()
-    assert "scores.json is missing" in said(capsys, "eval", copy)
+    assert "scores.json is missing" in said("eval", copy)
     (copy / "recipe.yaml").write_text("width: 10\nlearning_rate: 3\n")
-    assert "cannot be read as a recipe" in said(capsys, "eval", copy)
+    assert "cannot be read as a recipe" in said("eval", copy)

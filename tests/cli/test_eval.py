@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -55,16 +56,6 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> str:
             (root / part / label).mkdir(parents=True)
             Image.new("RGB", (20, 20), (200, 30, 30)).save(root / part / label / "1.png")
     return f"folder:{root}@16"
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence of a refused command."""
-    assert main([*arguments, *ON_CPU]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("mixmo: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def test_corruptions_as_json_and_as_a_table(run: str, corrupted: Path, capsys: pytest.CaptureFixture[str]):
@@ -122,30 +113,28 @@ def test_neither_gives_the_plain_scores(run: str, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["last"] == Run(run).json("scores.json")["last"]
 
 
-def test_refusals(run: str, corrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_refusals(run: str, corrupted: Path, tmp_path: Path, said: Callable[..., str]):
     nowhere = tmp_path / "nowhere"
-    assert f"{nowhere}/labels.npy is missing" in said(capsys, "eval", run, "--corruptions", str(nowhere))
-    assert "unknown data set 'cifar1'" in said(capsys, "eval", run, "--ood", "cifar1")
-    assert f"--ood cifar10 is what {run} was trained on" in said(capsys, "eval", run, "--ood", "cifar10")
+    assert f"{nowhere}/labels.npy is missing" in said("eval", run, "--corruptions", str(nowhere), *ON_CPU)
+    assert "unknown data set 'cifar1'" in said("eval", run, "--ood", "cifar1", *ON_CPU)
+    assert f"--ood cifar10 is what {run} was trained on" in said("eval", run, "--ood", "cifar10", *ON_CPU)
     folder = ("--corruptions", str(corrupted))
-    assert "which" in said(capsys, "eval", run, *folder, "--which", "first")
-    assert "is no run directory" in said(capsys, "eval", str(nowhere), *folder)
+    assert "which" in said("eval", run, *folder, "--which", "first", *ON_CPU)
+    assert "is no run directory" in said("eval", str(nowhere), *folder, *ON_CPU)
 
 
 @pytest.mark.parametrize("option", [["--corruptions", "absent"], ["--ood", "cifar100"], ["--multiplex"], []])
-def test_a_run_given_twice_is_refused_whatever_is_scored(
-    run: str, option: list[str], capsys: pytest.CaptureFixture[str]
-):
-    assert "is given twice; an ensemble needs different runs" in said(capsys, "eval", run, f"{run}/", *option)
+def test_a_run_given_twice_is_refused_whatever_is_scored(run: str, option: list[str], said: Callable[..., str]):
+    assert "is given twice; an ensemble needs different runs" in said("eval", run, f"{run}/", *option, *ON_CPU)
 
 
 @pytest.mark.parametrize("option", ["--corruptions", "--ood"])
-def test_two_sets_at_a_time_are_refused(run: str, option: str, capsys: pytest.CaptureFixture[str]):
-    sentence = said(capsys, "eval", run, option, "here", f"{option}=there")
+def test_two_sets_at_a_time_are_refused(run: str, option: str, said: Callable[..., str]):
+    sentence = said("eval", run, option, "here", f"{option}=there", *ON_CPU)
     assert f"{option} is given twice, and one is scored at a time" in sentence
 
 
-def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., str]):
     """Of a run of which only that epoch's logits were copied."""
     path = tmp_path / "run"
     shutil.copytree(run, path)
@@ -162,4 +151,4 @@ def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "best" not in printed
     assert main(["eval", run, "--which", "best"]) == 0
     assert "between members, best epoch" in capsys.readouterr().out
-    assert "logits-best.safetensors is missing" in said(capsys, "eval", str(path))
+    assert "logits-best.safetensors is missing" in said("eval", str(path), *ON_CPU)

@@ -1,7 +1,10 @@
 """The plain loop, Accelerate, Lightning and Hugging Face's Trainer take the same steps; docs/loops.md runs."""
 
 import copy
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -224,6 +227,18 @@ def test_what_is_no_ensemble_is_refused() -> None:
         MixMoModule(torch.nn.Linear(2, 2), MIXER, sgd)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"mixer is a str; give a mixmo.Mixer"):
         MixMoModule(network(), "cut", sgd)  # type: ignore[arg-type]
+
+
+def test_a_package_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(name: str) -> Any:
+        raise AttributeError if name.startswith("__") else ModuleNotFoundError(f"Could not import module '{name}'")
+
+    broken = ModuleType("transformers")
+    monkeypatch.setattr(broken, "__getattr__", lacking, raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", broken)
+    monkeypatch.delitem(sys.modules, "mixmo.integrations.huggingface", raising=False)
+    with pytest.raises(UserError, match=r"transformers cannot be imported \(Could not import module 'Trainer'\); pip"):
+        importlib.import_module("mixmo.integrations.huggingface")
 
 
 def test_lightning_on_a_stream_of_unknown_length(samples: TensorDataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,12 @@
 """Logits to score: right often enough that every count is positive, wrong often enough too."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 Draw = Callable[..., tuple[Tensor, Tensor]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """These tensors are small: on busy cores, threads that wait for each other take five times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from mixmo.engine import Runtime
 from mixmo.engine.distributed import World
 from mixmo.engine.prepare import check_fit
 from mixmo.recipes import named
+from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import scores
 from mixmo.reproduce.execute import run_here
@@ -241,7 +242,7 @@ def test_every_run_fits_its_data_set(scale: str, tmp_path: Path) -> None:
     runs = needed(plans, Store(tmp_path))
     assert len(runs) > 50
     for recipe in runs:
-        facts = scores.facts_of(recipe)
+        facts = FACTS[recipe.dataset]
         channels, height, width = facts.size
         images = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(facts.samples, height, width, channels)
         split = Split(images, torch.zeros(1, dtype=torch.int64).expand(facts.samples))

@@ -28,35 +28,36 @@ OPERATIONS = (
     "translate_y",
     "invert",
 )
+CHAINS, DEPTH = 3, 4  # that are mixed; operations in each, at most
 _CODE = {name: code for code, name in enumerate(OPERATIONS)}
 
 
-def uniforms(width: int = 3, depth: int = 4) -> int:
+def uniforms() -> int:
     """How many uniform numbers a sample needs: m; a weight and a depth a chain; operation and sign a step."""
-    return 1 + width * (2 + 2 * depth)
+    return 1 + CHAINS * (2 + 2 * DEPTH)
 
 
-def augmix(images_NHWC: Tensor, u_NP: Tensor, width: int = 3, depth: int = 4, severity: float = 3.0) -> Tensor:
+def augmix(images_NHWC: Tensor, u_NP: Tensor) -> Tensor:
     """AugMix on uint8 images; returns floats in 0..255 (N, H, W, C), to be normalised next.
 
-    Chains are 1..depth long, uniformly. Repeated copies of a sample share their operations, as in the authors' code, if
-    the caller gives them the same uniform numbers.
+    Chains are 1 to 4 operations long, uniformly. Repeated copies of a sample share their operations, as in the authors'
+    code, if the caller gives them the same uniform numbers.
     """
     N, H, W, C = images_NHWC.shape
     m_N111 = u_NP[:, :1, None, None]
-    u_NBX = u_NP[:, 1:].reshape(N, width, 2 + 2 * depth)  # B = width chains
+    u_NBX = u_NP[:, 1:].reshape(N, CHAINS, 2 + 2 * DEPTH)  # B chains
     exponential_NB = -torch.log1p(-u_NBX[:, :, 0].clamp(1e-7, 1 - 1e-7))
     weight_NB = exponential_NB / exponential_NB.sum(dim=1, keepdim=True)
 
-    length_NB1 = 1 + (depth * u_NBX[:, :, 1:2]).long().clamp(max=depth - 1)
-    operation_NBT = (len(OPERATIONS) * u_NBX[:, :, 2 : 2 + depth]).long().clamp(max=len(OPERATIONS) - 1)
-    used_NBT = torch.arange(depth, device=u_NP.device) < length_NB1
+    length_NB1 = 1 + (DEPTH * u_NBX[:, :, 1:2]).long().clamp(max=DEPTH - 1)
+    operation_NBT = (len(OPERATIONS) * u_NBX[:, :, 2 : 2 + DEPTH]).long().clamp(max=len(OPERATIONS) - 1)
+    used_NBT = torch.arange(DEPTH, device=u_NP.device) < length_NB1
     operation_NBT = torch.where(used_NBT, operation_NBT, _CODE["identity"])
-    sign_NBT = torch.where(u_NBX[:, :, 2 + depth :] < 0.5, 1, -1)
+    sign_NBT = torch.where(u_NBX[:, :, 2 + DEPTH :] < 0.5, 1, -1)
 
-    chain_RHWC = images_NHWC[:, None].expand(-1, width, -1, -1, -1).reshape(-1, H, W, C)  # R = N * B
-    chain_RHWC = operate(chain_RHWC, operation_NBT.view(-1, depth), sign_NBT.view(-1, depth), severity)
-    chain_NBHWC = chain_RHWC.view(N, width, H, W, C)
+    chain_RHWC = images_NHWC[:, None].expand(-1, CHAINS, -1, -1, -1).reshape(-1, H, W, C)  # R = N * B
+    chain_RHWC = operate(chain_RHWC, operation_NBT.view(-1, DEPTH), sign_NBT.view(-1, DEPTH))
+    chain_NBHWC = chain_RHWC.view(N, CHAINS, H, W, C)
     mixture_NHWC = (weight_NB[:, :, None, None, None] * chain_NBHWC).sum(dim=1)
     return torch.lerp(images_NHWC.float(), mixture_NHWC, m_N111)
 

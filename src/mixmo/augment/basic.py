@@ -1,9 +1,10 @@
-"""Where an image is cut out: padded or resized crop at random, the centre at test time; flip, normalise."""
+"""What of an image is seen: padded or resized crop at random, the centre at test time; flip, fit, normalise."""
 
 import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -86,6 +87,22 @@ def centre(images_NHWC: Tensor, size: int | None) -> Tensor:
         return images_NHWC
     top, left = (images_NHWC.shape[1] - size) // 2, (images_NHWC.shape[2] - size) // 2
     return images_NHWC[:, top : top + size, left : left + size]
+
+
+def fit(images_NHWC: Tensor, channels: int, height: int, width: int) -> Tensor:
+    """uint8 images with these channels and this size: greys repeated, colours weighted to grey, the sides resized.
+
+    >>> fit(torch.tensor([[[[10], [30]]]], dtype=torch.uint8), 3, 1, 1)
+    tensor([[[[20, 20, 20]]]], dtype=torch.uint8)
+    """
+    x_NCHW = images_NHWC.permute(0, 3, 1, 2)
+    if x_NCHW.shape[1] == 3 and channels == 1:
+        luma_C11 = torch.tensor([0.299, 0.587, 0.114], device=x_NCHW.device)[:, None, None]
+        x_NCHW = (x_NCHW * luma_C11).sum(1, keepdim=True).round().to(torch.uint8)
+    if x_NCHW.shape[2:] != (height, width):
+        resized_NCHW = F.interpolate(x_NCHW.float(), (height, width), mode="bilinear", antialias=True)
+        x_NCHW = resized_NCHW.round().clamp(0, 255).to(torch.uint8)
+    return x_NCHW.expand(-1, channels, -1, -1).permute(0, 2, 3, 1).contiguous()
 
 
 def normalise(images_NHWC: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -38,11 +38,6 @@ class Augmentation:
     uniforms: int  # uniform numbers a sample needs, one of them for whether it is augmented at all
     needs_partner: bool = True  # or else the partner images are never looked at
 
-    @property
-    def summary(self) -> str:
-        """The first line of what `apply` says of itself."""
-        return (self.apply.__doc__ or "").partition("\n")[0]
-
     def __call__(
         self,
         images_NCHW: Tensor,

@@ -3,7 +3,6 @@
 import re
 from argparse import ArgumentError
 from collections.abc import Collection
-from dataclasses import fields
 from itertools import takewhile
 from pathlib import Path
 
@@ -56,7 +55,7 @@ def check_file(path: Path) -> None:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise UserError(f"--config {path} cannot be read: {reason}") from error
+        raise UserError(f"--config {path} cannot be read: {reason}; give a YAML file of fields") from error
     if not isinstance(content, dict):
         raise UserError(f"--config {path} holds no fields; write lines such as `width: 4`")
     for key in content:
@@ -65,7 +64,7 @@ def check_file(path: Path) -> None:
 
 
 def recipe_of(parsed: Namespace) -> Recipe:
-    return Recipe(**{field.name: getattr(parsed, field.name) for field in fields(Recipe)})
+    return Recipe(**{field: getattr(parsed, field) for field in FIELDS})
 
 
 def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:

@@ -5,11 +5,9 @@ import math
 from dataclasses import asdict
 from itertools import pairwise
 
-from rich.table import Table
-
 from mixmo.bench import Result, benchmark
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
-from mixmo.cli.console import Output
+from mixmo.cli.console import Output, grid
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
 
@@ -54,10 +52,9 @@ def with_recipe(arguments: list[str]) -> list[str]:
 def show(result: Result) -> None:
     """A table on the terminal."""
     console = Output(110)
-    table = Table(box=None, pad_edge=False, title_justify="left")
-    table.title = f"{result.architecture}, batch {result.batch_size}, {result.precision}, step {result.mode}"
-    for column in ("network", "what", "images/s", "spread", "ms", "TFLOP/s", "of peak", "GiB", "compile s"):
-        table.add_column(column, justify="left" if column in ("network", "what") else "right")
+    title = f"{result.architecture}, batch {result.batch_size}, {result.precision}, step {result.mode}"
+    columns = ("network", "what", "images/s", "spread", "ms", "TFLOP/s", "of peak", "GiB", "compile s")
+    table = grid(*columns, words=2, title=title)
     for row in result.rows:
         table.add_row(
             row.network,

@@ -1,6 +1,7 @@
-"""Where tables are printed."""
+"""How tables look, and where they are printed."""
 
 from rich.console import Console
+from rich.table import Table
 
 
 class Output(Console):
@@ -12,3 +13,11 @@ class Output(Console):
     def on_broken_pipe(self) -> None:
         """The reader has seen enough, which is no error; rich would exit with one."""
         raise BrokenPipeError
+
+
+def grid(*columns: str, words: int = 1, title: str | None = None) -> Table:
+    """A table without lines. The first columns, so many, hold words; the others numbers, which end alike."""
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < words else "right")
+    return table

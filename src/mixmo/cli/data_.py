@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mixmo.cli.arguments import parse, parser
 from mixmo.data.check import check
+from mixmo.data.corrupted import SEVERITIES
 from mixmo.data.corruptions.style import write_style
 from mixmo.data.download import get
 from mixmo.data.registry import where
@@ -44,7 +45,7 @@ def corrupt_(arguments: list[str]) -> None:
     into.add_argument("name", help="cifar10 or cifar100")
     into.add_argument("--to", type=Path, required=True, help="folder to make NAME-c-style in")
     into.add_argument("--data", type=Path | None, default=None, help="data directory; else $MIXMO_DATA, else ./data")
-    into.add_argument("--severities", nargs="+", type=int, default=[1, 2, 3, 4, 5], help="all five by default")
+    into.add_argument("--severities", nargs="+", type=int, default=list(SEVERITIES), help="all five by default")
     into.add_argument("--seed", type=int, default=0, help="seed of every draw")
     into.add_argument("--device", default="auto", help="where to compute")
     parsed = parse(into, arguments)

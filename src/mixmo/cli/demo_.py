@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import torch
-from rich.table import Table
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.console import Output
+from mixmo.cli.console import Output, grid
 from mixmo.demo import COPIES, NOISE, compare
 from mixmo.engine import Runtime
 from mixmo.metrics import Report
@@ -22,17 +21,14 @@ def main(arguments: list[str]) -> None:
     cut, linear = compare(parsed.out, Runtime(device=parsed.device), parsed.epochs)
     console = Output(100)
     console.print("\nTwo images in one forward pass, plainly summed: which head reads which image?", style="bold")
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "says the first image's digit", "says the second image's digit"):
-        table.add_column(column, justify="left" if not column else "right")
+    table = grid("", "says the first image's digit", "says the second image's digit")
     for head in (0, 1):
         table.add_row(f"head {head}", *[f"{100 * cut.reads[head][image]:.1f} %" for image in (0, 1)])
     console.print(table)
     console.print("(a blind guess is right for 10 %)\n")
     console.print("One image given twice: the ensemble and its members", style="bold")
-    table = Table(box=None, pad_edge=False)
-    for column in ("mixing", "test images", "ensemble", "head 0", "head 1", "NLL", "agreement", "ratio-error"):
-        table.add_column(column, justify="left" if column in ("mixing", "test images") else "right")
+    columns = ("mixing", "test images", "ensemble", "head 0", "head 1", "NLL", "agreement", "ratio-error")
+    table = grid(*columns, words=2)
     for reading in (cut, linear):
         table.add_row(reading.name, "clean", *numbers(reading.clean), "")
         assert reading.noisy.diversity is not None

@@ -12,6 +12,7 @@ from mixmo.evaluation import check_different, score_multiplexed, score_runs
 from mixmo.robustness import score_corruptions, score_ood
 from mixmo.runs import WHICH, Run
 
+PRINTERS = {"corrupted": print_corruptions, "ood": print_ood, "multiplexed": print_multiplexed}
 ONE = ("--corruptions", "--ood")  # of which a user may well want several
 
 
@@ -59,12 +60,9 @@ def main(arguments: list[str]) -> None:
         scores = score_runs(runs, parsed.source, device, parsed.data, epochs)
     if parsed.json:
         print(json.dumps(scores, indent=2))
-        return
-    if "corrupted" in scores:
-        print_corruptions(scores["corrupted"], title)
-    if "ood" in scores:
-        print_ood(scores["ood"], title)
-    if "multiplexed" in scores:
-        print_multiplexed(scores["multiplexed"], title)
-    if "parameters" in scores:
+    elif "parameters" in scores:
         print_report(scores, title)
+    else:
+        for kind, show in PRINTERS.items():
+            if kind in scores:
+                show(scores[kind], title)

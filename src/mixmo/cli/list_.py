@@ -17,8 +17,9 @@ from mixmo.recipes import PROTOCOLS, names, summary
 from mixmo.saliency import SALIENCY
 
 
-def first_line(thing: object) -> str:
-    return (thing.__doc__ or "").strip().partition("\n")[0]
+def about(thing: object) -> str:
+    """The first line of what a function says of itself."""
+    return (thing.__doc__ or "").partition("\n")[0]
 
 
 def recipes() -> dict[str, str]:
@@ -26,22 +27,21 @@ def recipes() -> dict[str, str]:
 
 
 def augmentations() -> dict[str, str]:
-    pixel = {f"--pixel {name}": AUGMENTATIONS[name].summary for name in AUGMENTATIONS}
-    hidden = {f"--hidden {name}": HIDDEN[name].summary for name in HIDDEN}
-    saliency = {f"--saliency {name}": SALIENCY[name].summary for name in SALIENCY}
-    return pixel | hidden | saliency | {"--augmix true": first_line(augmix)}
+    pixel = {f"--pixel {name}": about(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
+    hidden = {f"--hidden {name}": about(HIDDEN[name].shares) for name in HIDDEN}
+    saliency = {f"--saliency {name}": about(SALIENCY[name].apply) for name in SALIENCY}
+    return pixel | hidden | saliency | {"--augmix true": about(augmix)}
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "protocols": lambda: {name: protocol.summary for name, protocol in PROTOCOLS.items()},
     "recipes": recipes,
-    "models": lambda: {name: first_line(family) for name, family in FAMILIES.items()},
-    "masks": lambda: {name: MASKS[name].summary for name in MASKS} | UNMASKED,
+    "models": lambda: {name: about(family) for name, family in FAMILIES.items()},
+    "masks": lambda: {name: about(MASKS[name].draw) for name in MASKS} | UNMASKED,
     "augmentations": augmentations,
-    "datasets": lambda: {name: first_line(DATASETS[name]) for name in DATASETS},
+    "datasets": lambda: {name: about(DATASETS[name]) for name in DATASETS},
     "metrics": lambda: (
-        {name: first_line(METRICS[name]) for name in METRICS}
-        | {name: first_line(DIVERSITY[name]) for name in DIVERSITY}
+        {name: about(METRICS[name]) for name in METRICS} | {name: about(DIVERSITY[name]) for name in DIVERSITY}
     ),
     "shipped": lambda: {name: shipped_summary(name) for name in shipped()},
 }

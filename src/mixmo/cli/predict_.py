@@ -25,19 +25,13 @@ from mixmo.predict import default_batch, predict
 from mixmo.prediction import Prediction
 from mixmo.runs import Run
 
+UNCERTAINTY = ("entropy", "mutual_information", "disagreement", "energy")
 COLUMNS = {
-    "path": "str",
-    "label": "str",
-    "probability": "float",
-    "calibrated_probability": "float",
-    "entropy": "float",
-    "mutual_information": "float",
-    "disagreement": "float",
-    "energy": "float",
+    **dict.fromkeys(("path", "label"), "str"),
+    **dict.fromkeys(("probability", "calibrated_probability", *UNCERTAINTY), "float"),
     "set": "list",
     "abstain": "bool",
 }
-UNCERTAINTY = ("entropy", "mutual_information", "disagreement", "energy")
 
 
 class Model(NamedTuple):
@@ -128,18 +122,10 @@ def calibrated(model: Model, parsed: Namespace) -> Calibration | None:
             "--calibrate-on FOLDER"
         )
     fitted = model.about.calibration if len(model.nets) == 1 else None
-    if fitted is None:
-        print(
-            f"{parsed.model} has no calibration: no calibrated probabilities, sets and abstain flags; "
-            "--calibrate-on FOLDER fits them to held-out images of known classes",
-            file=sys.stderr,
-        )
-    elif fitted.conformal is None:
-        print(
-            f"{parsed.model} has a temperature but no sets and abstain flags; --calibrate-on FOLDER fits them to "
-            "held-out images of known classes",
-            file=sys.stderr,
-        )
+    if fitted is None or fitted.conformal is None:
+        known = "no calibration: no calibrated probabilities," if fitted is None else "a temperature but no"
+        remedy = "--calibrate-on FOLDER fits them to held-out images of known classes"
+        print(f"{parsed.model} has {known} sets and abstain flags; {remedy}", file=sys.stderr)
     return fitted
 
 

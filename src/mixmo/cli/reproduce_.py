@@ -8,17 +8,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse import Namespace
-from rich.table import Table as Grid
+from jsonargparse import ArgumentParser, Namespace
 
 from mixmo import paper
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.console import Output
+from mixmo.cli.console import Output, grid
 from mixmo.data.registry import where as data_folder
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cluster import run_on_ray
+from mixmo.reproduce.corruption import ORIGINAL
 from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
 from mixmo.reproduce.execute import Failures, run_here, say
 from mixmo.reproduce.output import write
@@ -33,7 +33,7 @@ ABOUT = "from the rates in benchmarks/RESULTS.md, with scoring and compilation."
 FIXED = {"minutes", "score_every"}  # of Runtime: they change what a run gives, and runs are shared
 
 
-def main(arguments: list[str]) -> None:
+def options() -> ArgumentParser:
     scales = "; ".join(f"{name}: {scale.summary}" for name, scale in SCALES.items())
     into = parser(
         "reproduce",
@@ -58,7 +58,11 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--cpus-per-run", type=float, default=1.0, help="with --ray")
     into.add_argument("--corrupted", type=Path | None, default=None, help="CIFAR-100-C; by default in the data folder")
     into.add_class_arguments(Runtime, as_group=False, skip=FIXED)
-    parsed = parse(into, arguments)
+    return into
+
+
+def main(arguments: list[str]) -> None:
+    parsed = parse(options(), arguments)
     if parsed.seeds is not None and parsed.seeds < 1:
         raise UserError(f"--seeds {parsed.seeds}; take at least 1")
     for name in ("gpus_per_run", "cpus_per_run"):
@@ -85,7 +89,7 @@ def main(arguments: list[str]) -> None:
     failures: Failures = {}
     if lacking and not parsed.report:
         failures = train_all(lacking, store, runtime, parsed)
-    where = Where(parsed.corrupted or data_folder(parsed.data) / "CIFAR-100-C", runtime.resolve())
+    where = Where(parsed.corrupted or data_folder(parsed.data) / ORIGINAL, runtime.resolve())
     for plan in plans:
         report = fill(plan, store, where)
         text = markdown(report, absent(plan, store), again(plan, parsed))
@@ -125,21 +129,18 @@ def again(plan: Plan, parsed: Namespace) -> str:
 def show_list(plans: list[Plan], store: Store, here: Speed, settings: Mapping[str, Any]) -> None:
     """One line a table: runs needed and done, hours of an H200 in all and left, hours left on this device."""
     console = Output(120)
-    grid = Grid(box=None, pad_edge=False)
-    for name in ("name", "paper"):
-        grid.add_column(name)
-    for name in ("runs", "done", "scored", "H200-hours", "left", *(["left here"] if here.measured else [])):
-        grid.add_column(name, justify="right")
-    grid.add_column("what")
+    numbers = ("runs", "done", "scored", "H200-hours", "left", *(["left here"] if here.measured else []))
+    table = grid("name", "paper", *numbers, words=2)
+    table.add_column("what")
     for plan in plans:
         beyond = "" if plan.cells else " (not at this scale)"
-        grid.add_row(plan.table.name, plan.table.source, *amounts([plan], store, here), f"{plan.table.title}{beyond}")
-    grid.add_section()
-    grid.add_row("all", "", *amounts(plans, store, here), "with runs shared")
+        table.add_row(plan.table.name, plan.table.source, *amounts([plan], store, here), f"{plan.table.title}{beyond}")
+    table.add_section()
+    table.add_row("all", "", *amounts(plans, store, here), "with runs shared")
     first = next((plan for plan in plans if trained(plan.table)), plans[0])
     changed = "".join(f"; {name} = {value}" for name, value in settings.items())
     console.print(f"scale {first.scale}: {SCALES[first.scale].summary}{changed}", style="bold", soft_wrap=True)
-    console.print(grid)
+    console.print(table)
     console.print("scored: kept without the logits or weights that some cells need; the other cells are filled.")
     console.print(f"H200: {ABOUT}" + (f" Here: one {here.name}, by a few steps measured now." if here.measured else ""))
     for line in unused(plans, store):

@@ -10,6 +10,7 @@ from mixmo.errors import UserError
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes import PROTOCOLS, summary
 from mixmo.recipes.fast import SUFFIX
+from mixmo.recipes.protocols import FACTS
 from mixmo.runs import plain
 
 
@@ -24,12 +25,11 @@ def main(arguments: list[str]) -> None:
     protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
     print(f"# {parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     print(yaml.safe_dump(plain(recipe), sort_keys=False), end="")
-    known = {protocol.changes["dataset"]: protocol.facts for protocol in PROTOCOLS.values()}
-    if recipe.dataset not in known:
+    if recipe.dataset not in FACTS:
         raise UserError(
-            f"the cost on dataset = {recipe.dataset} is not known beforehand; take one of {', '.join(known)}"
+            f"the cost on dataset = {recipe.dataset} is not known beforehand; take one of {', '.join(FACTS)}"
         )
-    facts = known[str(recipe.dataset)]
+    facts = FACTS[recipe.dataset]
     net = recipe.network(facts.classes, facts.size[0])
     operations = multiply_adds(net, recipe.seen(facts.size))
     print(f"# {parameters(net):,} parameters, {operations / 1e9:.4f} G multiply-adds a prediction")

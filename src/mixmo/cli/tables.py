@@ -2,19 +2,16 @@
 
 from typing import Any
 
-from rich.table import Table
-
-from mixmo.cli.console import Output
+from mixmo.cli.console import Output, grid
+from mixmo.runs import WHICH
 
 
 def print_report(scores: dict[str, Any], title: str) -> None:
     """The scores of a run or an ensemble: last and best epoch, ensemble and members, diversity, cost."""
     console = Output(100)
     console.print(title, style="bold", soft_wrap=True)  # a table's own title would be wrapped to its width
-    table = Table(box=None, pad_edge=False)
-    for column in ("epoch", "who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier"):
-        table.add_column(column, justify="left" if column in ("epoch", "who") else "right")
-    scored = [which for which in ("last", "best") if which in scores]
+    table = grid("epoch", "who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier", words=2)
+    scored = [which for which in WHICH if which in scores]
     for which in scored:
         report = scores[which]
         epoch = which if which == "last" or "best_epoch" not in scores else f"best ({scores['best_epoch']})"
@@ -31,11 +28,9 @@ def print_report(scores: dict[str, Any], title: str) -> None:
     if diversity:
         ratio, agreement = diversity["ratio_error"], 100 * diversity["agreement"]
         console.print(f"between members, {scored[0]} epoch: ratio-error {ratio:.3f}, agreement {agreement:.2f} %")
-    if "parameters" in scores:
-        console.print(
-            f"{scores['parameters']:,} parameters, {scores['multiply_adds'] / 1e9:.4f} G multiply-adds a prediction"
-        )
-    if "best" in scored and scores.get("best_by") == "test":
+    operations = f"{scores['multiply_adds'] / 1e9:.4f} G multiply-adds"
+    console.print(f"{scores['parameters']:,} parameters, {operations} a prediction")
+    if "best" in scored and scores["best_by"] == "test":
         console.print("best epoch chosen by the test set, as in the paper; --validation N chooses it honestly")
 
 
@@ -44,10 +39,7 @@ def print_corruptions(scores: dict[str, Any], title: str) -> None:
     console = Output(100)
     severities = list(next(iter(scores["corruptions"].values())))
     console.print(f"{title} on {scores['folder']}", style="bold", soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("Top1 % at severity")
-    for column in (*severities, "mean", "Top5 %", "NLL"):
-        table.add_column(column, justify="right")
+    table = grid("Top1 % at severity", *severities, "mean", "Top5 %", "NLL")
     for name, cells in scores["corruptions"].items():
         means = {key: sum(cell[key] for cell in cells.values()) / len(cells) for key in ("top1", "top5", "nll")}
         table.add_row(name, *[f"{100 * cells[s]['top1']:.2f}" for s in severities], *_three(means))
@@ -76,10 +68,7 @@ def print_ood(scores: dict[str, Any], title: str) -> None:
     """How well each detector tells the other data set apart."""
     console = Output(100)
     console.print(f"{title}: {scores['outside']} told from {scores['inside']}", style="bold", soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("detector")
-    for column in ("AUROC %", "AUPR %", "FPR95 %"):
-        table.add_column(column, justify="right")
+    table = grid("detector", "AUROC %", "AUPR %", "FPR95 %")
     for name, found in scores["detectors"].items():
         table.add_row(name, *[f"{100 * found[key]:.2f}" for key in ("auroc", "aupr", "fpr95")])
     console.print(table)
@@ -93,9 +82,8 @@ def print_multiplexed(scores: dict[str, Any], title: str) -> None:
     """What each number of different images a pass costs in accuracy and gains in speed, beside one image."""
     console = Output(100)
     console.print(f"{title}: different images in one pass", style="bold", soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
-    for column in ("images a pass", "Top1 %", "change", "NLL", "ECE", "G multiply-adds an image", "images/s", "gain"):
-        table.add_column(column, justify="right")
+    columns = ("images a pass", "Top1 %", "change", "NLL", "ECE", "G multiply-adds an image", "images/s", "gain")
+    table = grid(*columns, words=0)
     first = scores["rows"][0]
     for row in scores["rows"]:
         table.add_row(

@@ -5,8 +5,9 @@ from pathlib import Path
 import torch
 
 from mixmo.data import cifar, digits, folder, tiny_imagenet  # noqa: F401  importing a reader registers it
+from mixmo.data.decode import default_workers
 from mixmo.data.registry import DATASETS, Loader, where
-from mixmo.data.stream import Files, default_workers, room
+from mixmo.data.stream import Files, room
 from mixmo.types import Dataset, Split
 
 __all__ = ["DATASETS", "Loader", "load", "place"]

@@ -45,14 +45,15 @@ def cached(folder: Path, name: str, stamp: str, shape: Sequence[int], build: Cal
     Where the cache cannot be written (a read-only folder, a full disk) there is none, and one warning says so.
     """
     home = folder / ".mixmo-cache"
-    found = _read(home / f"{name}-{stamp}", shape)
+    path = home / f"{name}-{stamp}"
+    found = _read(path, shape)
     if found is not None:
         return found
     built = build()
     try:
-        _write(home, name, stamp, built)
+        _write(path, name, built)
     except OSError as error:
-        found = _read(home / f"{name}-{stamp}", shape)
+        found = _read(path, shape)
         if found is not None:  # another process was faster
             return found
         warnings.warn(
@@ -61,7 +62,7 @@ def cached(folder: Path, name: str, stamp: str, shape: Sequence[int], build: Cal
             stacklevel=2,
         )
         return built
-    return _read(home / f"{name}-{stamp}", shape) or built
+    return _read(path, shape) or built
 
 
 def _read(path: Path, shape: Sequence[int]) -> Decoded | None:
@@ -79,21 +80,22 @@ def _read(path: Path, shape: Sequence[int]) -> Decoded | None:
     return Decoded(images, kept) if inside else None
 
 
-def _write(home: Path, name: str, stamp: str, built: Decoded) -> None:
+def _write(path: Path, name: str, built: Decoded) -> None:
+    home = path.parent
     home.mkdir(exist_ok=True)
-    fresh = home / f".{name}-{stamp}-{secrets.token_hex(8)}"  # in two containers, two processes can have one number
+    fresh = home / f".{path.name}-{secrets.token_hex(8)}"  # in two containers, two processes can have one number
     try:
         fresh.mkdir()
         np.save(fresh / "images.npy", built.images)
         np.save(fresh / "kept.npy", built.kept)
-        for path in fresh.iterdir():
-            with path.open("rb") as file:
+        for written in fresh.iterdir():
+            with written.open("rb") as file:
                 os.fsync(file.fileno())  # or a loss of power may leave zeros, which pass for black images
         for old in home.glob(f"{name}-*"):
             shutil.rmtree(old, ignore_errors=True)
         for old in home.glob(f".{name}-*"):
             if old != fresh and time.time() - old.stat().st_mtime > LEFTOVER:
                 shutil.rmtree(old, ignore_errors=True)
-        fresh.rename(home / f"{name}-{stamp}")
+        fresh.rename(path)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

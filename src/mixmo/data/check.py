@@ -63,9 +63,9 @@ def _loaded(name: str, root: Path) -> Findings:
 
 def _altered(layout: cifar.Layout, root: Path) -> Iterator[str]:
     for path, original in cifar.checksums(root, layout):
-        if path.is_file() and md5(path) != original:
+        if path.is_file() and (found := md5(path)) != original:
             yield (
-                f"{path} is not the original file (its md5 is {md5(path)} and should be {original}): written anew, "
+                f"{path} is not the original file (its md5 is {found} and should be {original}): written anew, "
                 f"or altered; for the original, delete {path.parent}, and {remedy(layout.name, root)}"
             )
 

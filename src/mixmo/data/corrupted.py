@@ -63,7 +63,7 @@ def _severities(folder: Path) -> tuple[int, ...]:
     if not path.is_file():
         return SEVERITIES
     words = path.read_text(errors="replace").split()
-    severities = tuple(int(word) for word in words if word in ("1", "2", "3", "4", "5"))
+    severities = tuple(severity for word in words for severity in SEVERITIES if word == str(severity))
     if len(severities) != len(words) or list(severities) != sorted(set(severities)) or not severities:
         raise UserError(
             f"{path} should list the severities in the files, such as '1 3 5', and says {' '.join(words)[:40]!r}; "

@@ -17,6 +17,7 @@ from mixmo.errors import UserError
 
 CHUNK = 256  # samples handed to a thread at once
 NAMED = 5  # unreadable files named in the warning
+MOST_WORKERS = 32
 LONGEST = 16  # sides: of a longer image only the middle is resized, or a thin one would fill the memory
 
 
@@ -102,7 +103,7 @@ def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
                 continue
         return stop - start
 
-    pool = ThreadPoolExecutor(os.cpu_count())
+    pool = ThreadPoolExecutor(default_workers())
     try:
         with bar(Console(stderr=True)) as progress:
             task = progress.add_task(f"decoding {what}", total=len(samples))
@@ -127,3 +128,8 @@ def report(samples: Sequence[Sample], decoded: Decoded, what: str) -> None:
         raise UserError(f"none of the {len(bad)} images of {what} can be read ({names}); check the files and the paths")
     message = f"{len(bad)} of the {len(samples)} images of {what} cannot be read and are skipped: {names}"
     warnings.warn(message, SkippedImages, stacklevel=2)
+
+
+def default_workers() -> int:
+    """One a core that this process may use."""
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

@@ -135,7 +135,9 @@ def in_csv(path: Path) -> list[Sample]:
             rows = csv.DictReader(file)
             names = list(rows.fieldnames or ())
             if names.count("path") != 1 or names.count("label") != 1:
-                raise UserError(f"{path} should begin with the line 'path,label' and begins with {rows.fieldnames}")
+                raise UserError(
+                    f"{path} should begin with the line 'path,label' and begins with {rows.fieldnames}; correct it"
+                )
             for row in rows:
                 line, image, label = f"{path}, line {rows.line_num},", row["path"], row["label"]
                 if not image or not label:

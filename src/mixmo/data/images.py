@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from mixmo.about import About
-from mixmo.augment.basic import centre
-from mixmo.data.decode import decode
+from mixmo.augment.basic import centre, fit
+from mixmo.data.decode import decode, default_workers
 from mixmo.data.folder import image_files
-from mixmo.data.stream import default_workers
-from mixmo.errors import UserError
-from mixmo.robustness import fit
+from mixmo.errors import UserError, first_line
 
 
 class Read(NamedTuple):
@@ -33,10 +31,7 @@ def find_images(paths: Sequence[Path]) -> Iterator[str]:
     for path in paths:
         if not path.exists():
             raise UserError(f"{path} does not exist; give image files, or folders of them")
-        if not path.is_dir():
-            yield str(path)
-            continue
-        yield from image_files(path)
+        yield from image_files(path) if path.is_dir() else [str(path)]
 
 
 def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read]:
@@ -46,7 +41,9 @@ def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read
     """
     channels, height, width = about.size
     if height != width:
-        raise UserError(f"the network sees {height} x {width} pixels, and files are only cut to squares")
+        raise UserError(
+            f"the network sees {height} x {width} pixels, and files are only cut to squares; give mixmo.predict tensors"
+        )
     side = about.resize or height
     left = iter(paths)
     waiting: deque[list[tuple[str, Future[np.ndarray]]]] = deque()
@@ -56,14 +53,16 @@ def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read
             if chunk:
                 waiting.append([(path, pool.submit(decode, path, side)) for path in chunk])
             if waiting and (len(waiting) > 1 or not chunk):
-                done, images, failed = _collect(waiting.popleft())
-                seen = centre(images, height) if done else images
-                yield Read(done, fit(seen, channels, height, width) if done else images, failed)
+                read = _collect(waiting.popleft())
+                if read.paths:
+                    read = read._replace(images=fit(centre(read.images, height), channels, height, width))
+                yield read
             elif not chunk:
                 return
 
 
-def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> tuple[list[str], Tensor, list[tuple[str, str]]]:
+def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> Read:
+    """The images as they were decoded."""
     paths, images, failed = [], [], []
     for path, future in batch:
         try:
@@ -71,12 +70,12 @@ def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> tuple[list[str], Te
             paths.append(path)
         except Exception as error:  # a damaged file can raise nearly anything in PIL
             failed.append((path, _reason(path, error)))
-    return paths, torch.stack(images) if images else torch.empty(0, 0, 0, 0, dtype=torch.uint8), failed
+    return Read(paths, torch.stack(images) if images else torch.empty(0, 0, 0, 0, dtype=torch.uint8), failed)
 
 
 def _reason(path: str, error: Exception) -> str:
     """In a few words, without the path."""
     if type(error).__name__ == "UnidentifiedImageError":
         return "is not an image"
-    text = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = getattr(error, "strerror", None) or first_line(error)
     return f"cannot be read ({text})".replace(path, "it")

@@ -4,7 +4,6 @@ Worker processes decode, and nothing else: they draw no random number. What they
 everything random happens later, on the device, from the same draws: resident and streamed training see equal batches.
 """
 
-import os
 import signal
 import warnings
 from collections import deque
@@ -27,7 +26,6 @@ from mixmo.types import Split
 
 NOTHING = -1  # the number of a sample that nobody looks at: it is not read, its image is black
 TRIES = 10  # files of the same class that are tried in place of one that cannot be read
-MOST_WORKERS = 32
 CPU = torch.device("cpu")
 
 
@@ -226,8 +224,3 @@ def room(device: torch.device) -> int:
     if device.type == "cuda":
         free = min(free, torch.cuda.mem_get_info(device)[0])
     return free // 2
-
-
-def default_workers() -> int:
-    """One a core that this process may use."""
-    return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

@@ -18,7 +18,7 @@ from mixmo.export.shape import Size, image_size
 from mixmo.export.verify import accuracy, compare, examples, run
 from mixmo.export.write import prepared, write
 from mixmo.models.network import Ensemble
-from mixmo.wrapping.given import bare
+from mixmo.wrapping.given import ensemble
 
 __all__ = ["Exported", "Metadata", "export"]
 
@@ -90,9 +90,7 @@ def export(
     """
     path = check_path("path", path)
     check_target(path, precision, overwrite)
-    net = bare(net)
-    if not isinstance(net, Ensemble):
-        raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
+    net = ensemble(net)
     known: About | None = getattr(net, "about", None)
     if known is not None:
         size, classes = size or known.size, classes or known.classes
@@ -102,12 +100,11 @@ def export(
     temperature = checked_temperature(temperature)
     if not isinstance(classes, Sequence | None):
         raise UserError(f"classes = {classes!r}; give a name for each class")
+    size = image_size(net, size)
     for images in (calibration, None if test is None else test[0]):
-        if not isinstance(images, Tensor | None):
-            raise UserError(f"images are a {type(images).__name__}; give a tensor (N, C, H, W), as the file takes them")
+        check_images(images, size)
     if precision == "int8" and (calibration is None or len(calibration) == 0):
         raise UserError("int8 takes its ranges from images; give some hundred of the training set as `calibration`")
-    size = image_size(net, size)
     mean, std = check_statistics(mean, std, size[0], normalise)
     folded, whole, why = prepared(net)
     graph, reference = (Deployed(one, temperature, *((mean, std) if normalise else ())) for one in (folded, whole))
@@ -117,9 +114,6 @@ def export(
     members, count = outputs["members"].shape[1:]
     if classes is not None and len(classes) != count:
         raise UserError(f"{len(classes)} class names for a network of {count} classes; give one each")
-    for given in (calibration, None if test is None else test[0]):
-        if given is not None and tuple(given.shape[1:]) != size:
-            raise UserError(f"images of shape {tuple(given.shape[1:])} given for a file that takes {size}")
     left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
     metadata = Metadata(tuple(classes or ()), size, *left, normalise, temperature, members, why is None, precision)
     with drafts(path) as folder:
@@ -156,6 +150,14 @@ def checked_temperature(given: float | None) -> float:
     if not 0 < temperature < math.inf:
         raise UserError(f"temperature = {given}; it must be positive and finite")
     return temperature
+
+
+def check_images(images: Tensor | None, size: Size) -> None:
+    """Refuses what the file would not take."""
+    if not isinstance(images, Tensor | None):
+        raise UserError(f"images are a {type(images).__name__}; give a tensor (N, C, H, W), as the file takes them")
+    if images is not None and tuple(images.shape[1:]) != size:
+        raise UserError(f"images of shape {tuple(images.shape[1:])} given for a file that takes {size}; resize them")
 
 
 def check_target(path: Path, precision: str, overwrite: bool) -> None:

@@ -68,7 +68,9 @@ def check_statistics(
     if not hasattr(mean, "__len__") or not hasattr(std, "__len__"):
         raise UserError(f"mean = {mean!r}, std = {std!r}; give a sequence of one number a channel each")
     if len(mean) != channels or len(std) != channels:
-        raise UserError(f"mean has {len(mean)} and std {len(std)} numbers, but the images have {channels} channels")
+        raise UserError(
+            f"mean has {len(mean)} and std {len(std)} numbers, but the images have {channels} channels; give one each"
+        )
     if not all(map(math.isfinite, mean)) or not all(0 < s < math.inf for s in std):
         raise UserError(f"mean = {tuple(mean)}, std = {tuple(std)}; they must be finite, and std positive")
     return tuple(map(float, mean)), tuple(map(float, std))

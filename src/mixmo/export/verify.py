@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mixmo import memory
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 from mixmo.export.graph import Deployed
 from mixmo.export.shape import Size
 from mixmo.export.write import Session
@@ -25,8 +25,9 @@ def run(graph: Deployed, images_NCHW: Tensor, size: Size) -> dict[str, Tensor]:
         with torch.no_grad():
             outputs: dict[str, Tensor] = graph(images_NCHW)
     except (RuntimeError, AssertionError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"the network cannot read images of size {size} ({reason}); give the right `size`") from error
+        raise UserError(
+            f"the network cannot read images of size {size} ({first_line(error)}); give the right `size`"
+        ) from error
     if not all(values.isfinite().all() for values in outputs.values()):
         raise UserError("the network answers NaN or infinite values; see whether its training diverged")
     return outputs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, nn
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 from mixmo.export import onnx_, pt2
 from mixmo.export.graph import Deployed
 from mixmo.export.metadata import Metadata
@@ -93,4 +93,4 @@ def reason(error: BaseException) -> str:
     """What the tracers say at the bottom of it, in a line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 from mixmo.integrations.pairing import StepMixer, check_members
 from mixmo.loss import loss
 from mixmo.mixing import Mixer
@@ -18,7 +18,7 @@ from mixmo.models.network import Ensemble
 try:
     from transformers import Trainer, TrainingArguments
 except ModuleNotFoundError as error:
-    raise UserError(f"{error.name} is not installed; pip install 'mixmo[loops]'") from error
+    raise UserError(f"transformers cannot be imported ({first_line(error)}); pip install 'mixmo[loops]'") from error
 
 IMAGES, LABELS = "pixel_values", "labels"  # what Hugging Face's image classifiers call them
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 from mixmo.integrations.pairing import StepMixer, check_members
 from mixmo.loss import loss
 from mixmo.metrics.scores import nll, top1
@@ -17,7 +17,7 @@ from mixmo.predict import predict
 try:
     from lightning.pytorch import LightningModule
 except ModuleNotFoundError as error:
-    raise UserError(f"{error.name} is not installed; pip install 'mixmo[loops]'") from error
+    raise UserError(f"lightning cannot be imported ({first_line(error)}); pip install 'mixmo[loops]'") from error
 
 PREDICTED = ("logits", "probs", "labels", "entropy", "mutual_information")
 

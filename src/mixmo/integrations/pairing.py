@@ -12,7 +12,7 @@ from mixmo.mixing import Mixer
 from mixmo.models.network import Ensemble
 from mixmo.random import Stream
 from mixmo.types import Mix
-from mixmo.wrapping.given import bare
+from mixmo.wrapping.given import ensemble
 
 
 class StepMixer:
@@ -67,9 +67,7 @@ class Collate:
 
 def check_members(net: Ensemble, mixer: Mixer) -> None:
     """That the network reads as many images as the mixer mixes."""
-    net = bare(net)
-    if not isinstance(net, Ensemble):
-        raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
+    net = ensemble(net)
     if not isinstance(mixer, Mixer):
         raise UserError(f"mixer is a {type(mixer).__name__}; give a mixmo.Mixer")
     if net.members != mixer.members:

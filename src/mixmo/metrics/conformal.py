@@ -115,8 +115,6 @@ def fit_conformal(
     >>> round(1 - fitted.quantile, 4), fitted.sets(torch.eye(3)[:1]).tolist()
     (0.5761, [[True, False, False]])
     """
-    if method not in CONFORMAL:
-        CONFORMAL[method]  # raises, naming the nearest
     logits_NK = check_logits(logits_NK, "NK")
     labels_N = check_labels(labels_N, logits_NK)
     own_N = scores(logits_NK, method, randomised, lam, k_reg, u_N).gather(1, labels_N[:, None])[:, 0]

@@ -54,15 +54,14 @@ def create(
     family, depth, width = match[1], int(match[2]), int(match[3])
     if family not in FAMILIES:
         raise unknown("model family", family, FAMILIES)
-    counts = {"members": members, "width": width, "classes": classes, "channels": channels}
-    for what, number in counts.items():
+    check_members(members)
+    for what, number in (("width", width), ("classes", classes), ("channels", channels)):
         check_whole(what, number)
     parts = FAMILIES[family](depth, width)
     encoders, heads = (members if count is None else count for count in (encoders, heads))
     for what, count in (("encoders", encoders), ("heads", heads)):
         if count not in (1, members):
             raise UserError(f"{what} = {count}; take one each of the {members} members, or 1 shared by all")
-    check_members(members)
 
     def build() -> Network:
         stems: list[nn.Module] = [parts.encoder(channels) for _ in range(encoders)]

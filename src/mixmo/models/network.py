@@ -51,6 +51,12 @@ class Ensemble(nn.Module):
         """Every head's logits (heads, N, K) for M images a sample, mixed by `coefficients` or plainly summed."""
         raise NotImplementedError
 
+    def check_count(self, images_MNCHW: Tensor) -> None:
+        """Refuses more images a sample, or fewer, than there are members."""
+        if len(images_MNCHW) != self.members:
+            count, members = len(images_MNCHW), self.members
+            raise UserError(f"{count} images a sample for a network that reads {members} at once; give one a member")
+
 
 class Network(Ensemble):
     """One network that answers as M.
@@ -84,8 +90,7 @@ class Network(Ensemble):
         Mixed by `coefficients` in training; the plain sum without them, as at test time. Aggregated Learning
         concatenates the channels instead and needs no coefficients.
         """
-        if len(images_MNCHW) != self.members:
-            raise UserError(f"{len(images_MNCHW)} images a sample for a network that reads {self.members} at once")
+        self.check_count(images_MNCHW)
         encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
         features = torch.cat(encoded, dim=1) if self.concat else blend(encoded, coefficients)
         pooled = self.core(features, hidden)

@@ -1,5 +1,7 @@
 """PreActResNet-18-w of the Tiny ImageNet experiments: the encoder halves the 64x64 image and gives 64 channels."""
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -17,13 +19,18 @@ def preactresnet(depth: int, width: int) -> Parts:
     features = 512 * width
 
     def core(channels: int) -> nn.Module:
-        stages: list[nn.Module] = []
-        for planes, stride in ((64 * width, 1), (128 * width, 2), (256 * width, 2), (512 * width, 2)):
-            stages.append(nn.Sequential(PreActBlock(channels, planes, stride), PreActBlock(planes, planes, 1)))
-            channels = planes
-        return initialise(Stages(stages))
+        return initialise(Stages(four_stages(PreActBlock, channels, width)))
 
     return Parts(encoder, ENCODED, 2, core, lambda classes: dense(features, classes))
+
+
+def four_stages(block: Callable[[int, int, int], nn.Module], channels: int, width: int) -> list[nn.Module]:
+    """Those of a ResNet-18: two blocks each, of twice the channels and half the resolution from stage to stage."""
+    stages: list[nn.Module] = []
+    for planes, stride in ((64 * width, 1), (128 * width, 2), (256 * width, 2), (512 * width, 2)):
+        stages.append(nn.Sequential(block(channels, planes, stride), block(planes, planes, 1)))
+        channels = planes
+    return stages
 
 
 def encoder(channels: int) -> nn.Module:

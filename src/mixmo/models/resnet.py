@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mixmo.errors import UserError
 from mixmo.models.network import Parts, Stages, initialise
-from mixmo.models.preact_resnet import dense
+from mixmo.models.preact_resnet import dense, four_stages
 
 ENCODED = 64
 
@@ -23,11 +23,7 @@ def resnet(depth: int, width: int) -> Parts:
 
     def core(channels: int) -> nn.Module:
         before = nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
-        stages: list[nn.Module] = []
-        for planes, stride in ((64 * width, 1), (128 * width, 2), (256 * width, 2), (512 * width, 2)):
-            stages.append(nn.Sequential(BasicBlock(channels, planes, stride), BasicBlock(planes, planes, 1)))
-            channels = planes
-        return initialise(Stages(stages, before=before))
+        return initialise(Stages(four_stages(BasicBlock, channels, width), before=before))
 
     return Parts(encoder, ENCODED, 2, core, lambda classes: dense(features, classes))
 

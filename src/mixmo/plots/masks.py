@@ -30,25 +30,25 @@ def two_images(dataset: Dataset, images: Sequence[int] | None = None) -> tuple[T
         images = (0, int((labels != labels[0]).int().argmax()))
     for number in images:
         if not 0 <= number < len(labels):
-            raise UserError(f"image {number}: {dataset.name} has test images 0 to {len(labels) - 1}")
+            raise UserError(f"image {number}: {dataset.name} has test images 0 to {len(labels) - 1}; take two of them")
     first, second = (dataset.test.resident[number].float() / 255 for number in images)
     return first, second, [dataset.classes[int(labels[number])] for number in images]
 
 
-def gallery(first: Tensor, second: Tensor, ratios: Sequence[float] = RATIOS, seed: int = 0) -> dict[str, list[Cell]]:
+def gallery(first: Tensor, second: Tensor, seed: int = 0) -> dict[str, list[Cell]]:
     """For linear mixing and for every mask that serves this size, one cell a ratio, each with draws of its own."""
     height, width = first.shape[:2]
-    kappa = torch.tensor(ratios)
+    kappa = torch.tensor(RATIOS)
     shares = {"linear": kappa[:, None, None].expand(-1, height, width)}
     for name in MASKS:
         if min(height, width) >= MASKS[name].minimum:
             generator = torch.Generator().manual_seed(seed)
-            u = torch.rand(len(ratios), MASKS[name].uniforms(height, width), generator=generator)
+            u = torch.rand(len(RATIOS), MASKS[name].uniforms(height, width), generator=generator)
             shares[name] = MASKS[name].draw(kappa, u, height, width)
     return {
         name: [
             Cell(ratio, mask.mean().item(), mask, mask[..., None] * first + (1 - mask[..., None]) * second)
-            for ratio, mask in zip(ratios, masks, strict=True)
+            for ratio, mask in zip(RATIOS, masks, strict=True)
         ]
         for name, masks in shares.items()
     }

@@ -7,6 +7,7 @@ class Facts(NamedTuple):
     """What is known of a data set without its files."""
 
     samples: int  # for training
+    tested: int  # for testing
     size: tuple[int, int, int]  # (C, H, W)
     classes: int
 
@@ -20,7 +21,7 @@ class Protocol(NamedTuple):
 PROTOCOLS = {
     "digits": Protocol(
         "the embedded 8x8 digits with a small WRN-10-2: the demonstration, a minute on two cores",
-        Facts(1_437, (1, 8, 8), 10),
+        Facts(1_437, 360, (1, 8, 8), 10),
         {
             "dataset": "digits",
             "depth": 10,
@@ -35,17 +36,17 @@ PROTOCOLS = {
     ),
     "cifar10": Protocol(
         "WRN-28-10, batch 64, 300 epochs, decay at 100, 200, 225",
-        Facts(50_000, (3, 32, 32), 10),
+        Facts(50_000, 10_000, (3, 32, 32), 10),
         {"dataset": "cifar10"},
     ),
     "cifar100": Protocol(
         "WRN-28-10, batch 64, 300 epochs, decay at 100, 200, 225",
-        Facts(50_000, (3, 32, 32), 100),
+        Facts(50_000, 10_000, (3, 32, 32), 100),
         {"dataset": "cifar100"},
     ),
     "tiny-imagenet": Protocol(
         "PreActResNet-18-1, batch 100, 1200 epochs, decay at 600 and 900 (one epoch earlier, as was run), lr 0.2 / b",
-        Facts(100_000, (3, 64, 64), 200),
+        Facts(100_000, 10_000, (3, 64, 64), 200),
         {
             "dataset": "tiny-imagenet",
             "model": "preactresnet",
@@ -64,7 +65,7 @@ PROTOCOLS = {
     # all). It ran 2,048 distinct images a step; 256, stored sides of 256 and crops of 224 are the usual choices.
     "imagenet": Protocol(
         "ResNet-18-1, batch 256, 150 epochs, decay at 50, 100, 133, warm-up 5: MIMO's protocol; files in DATA/imagenet",
-        Facts(1_281_167, (3, 256, 256), 1_000),
+        Facts(1_281_167, 50_000, (3, 256, 256), 1_000),
         {
             "dataset": "folder:imagenet@256",
             "model": "resnet",
@@ -82,3 +83,4 @@ PROTOCOLS = {
         },
     ),
 }
+FACTS: dict[str, Facts] = {protocol.changes["dataset"]: protocol.facts for protocol in PROTOCOLS.values()}

@@ -119,16 +119,29 @@ class Recipe:
     """Seed of the initial weights and of every draw."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        self._check_names()
+        self._check_numbers()
+        self._check_batches()
+        self._check_members()
+        self.mixer(self.stride)
+
+    def _check_names(self) -> None:
+        for field, kind, known in (
+            ("model", "model family", FAMILIES),
+            ("precision", "precision", get_args(Precision)),
+            ("schedule", "schedule", get_args(Course)),
+            ("pixel", "pixel augmentation", ("none", *AUGMENTATIONS)),
+            ("hidden", "feature mixing", ("none", *HIDDEN)),
+            ("saliency", "saliency method", ("none", *SALIENCY)),
+        ):
+            if getattr(self, field) not in known:
+                raise unknown(kind, getattr(self, field), known)
+
+    def _check_numbers(self) -> None:
+        for name in FIELDS:
+            value = getattr(self, name)
             if isinstance(value, float) and math.isnan(value):
-                raise UserError(f"{field.name} is not a number; give a value")
-        if self.model not in FAMILIES:
-            raise unknown("model family", self.model, FAMILIES)
-        if self.precision not in get_args(Precision):
-            raise unknown("precision", self.precision, get_args(Precision))
-        if self.schedule not in get_args(Course):
-            raise unknown("schedule", self.schedule, get_args(Course))
+                raise UserError(f"{name} is not a number; give a value")
         for name in ("members", "width", "batch_size", "repetition", "epochs", "networks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
@@ -143,12 +156,21 @@ class Recipe:
                 raise UserError(
                     f"{name} = {getattr(self, name)}; all ratios are alike well below, take at most {MOST:g}"
                 )
+        if not self.pixel_alpha > 0:
+            raise UserError(f"pixel_alpha = {self.pixel_alpha}; the Beta distribution of lambda needs pixel_alpha > 0")
+        for name in ("rho", "pixel_p"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} = {getattr(self, name)} is no probability; take one from 0 to 1")
         if not 0 < self.decay_rate < math.inf:
             raise UserError(
                 f"decay_rate = {self.decay_rate}; the learning rate is multiplied by it: above 0, and finite"
             )
         if not 0 < self.lr < math.inf:
             raise UserError(f"lr = {self.lr}; the learning rate must be positive and finite")
+        if any(not 0 < share <= 1 for share in self.decay):
+            raise UserError(f"decay = {self.decay}; give shares of the epochs between 0 and 1")
+
+    def _check_batches(self) -> None:
         if self.size is not None and self.size < 1:
             raise UserError(f"size = {self.size}; the network must see at least 1 pixel")
         if not 0 < self.crop_scale <= 1:
@@ -158,24 +180,6 @@ class Recipe:
                 f"repetition b = {self.repetition} does not divide batch_size = {self.batch_size}; "
                 f"take a batch_size that is a multiple of b"
             )
-        if not 0 <= self.rho <= 1:
-            raise UserError(f"rho = {self.rho} is no probability; take one from 0 to 1")
-        if not 0 <= self.pixel_p <= 1:
-            raise UserError(f"pixel_p = {self.pixel_p} is no probability; take one from 0 to 1")
-        if not self.pixel_alpha > 0:
-            raise UserError(f"pixel_alpha = {self.pixel_alpha}; the Beta distribution of lambda needs pixel_alpha > 0")
-        if self.pixel not in ("none", *AUGMENTATIONS):
-            raise unknown("pixel augmentation", self.pixel, ["none", *AUGMENTATIONS])
-        if self.hidden not in ("none", *HIDDEN):
-            raise unknown("feature mixing", self.hidden, ["none", *HIDDEN])
-        if self.hidden != "none" and self.members > 1:
-            raise UserError(f"hidden = {self.hidden} mixes the features of single networks; set members = 1")
-        if self.subnets and self.members > 1:
-            raise UserError(f"subnets = {self.subnets}: GradAug regularises single networks; set members = 1")
-        if self.saliency not in ("none", *SALIENCY):
-            raise unknown("saliency method", self.saliency, ["none", *SALIENCY])
-        if self.saliency != "none" and self.members > 1:
-            raise UserError(f"saliency = {self.saliency} mixes the images of single networks; set members = 1")
         if self.saliency != "none" and self.hidden != "none":
             raise UserError(f"saliency = {self.saliency} and hidden = {self.hidden} both mix a batch; take one of them")
         if self.saliency == "co-mixup" and part_size(self.batch_size) < 3:
@@ -183,8 +187,14 @@ class Recipe:
                 f"batch_size = {self.batch_size} cannot be cut into equal parts of 3 to 20 images, as co-mixup needs; "
                 f"take another batch_size"
             )
-        if any(not 0 < share <= 1 for share in self.decay):
-            raise UserError(f"decay = {self.decay}; give shares of the epochs between 0 and 1")
+
+    def _check_members(self) -> None:
+        if self.hidden != "none" and self.members > 1:
+            raise UserError(f"hidden = {self.hidden} mixes the features of single networks; set members = 1")
+        if self.subnets and self.members > 1:
+            raise UserError(f"subnets = {self.subnets}: GradAug regularises single networks; set members = 1")
+        if self.saliency != "none" and self.members > 1:
+            raise UserError(f"saliency = {self.saliency} mixes the images of single networks; set members = 1")
         for what in ("encoders", "heads"):
             if getattr(self, what) not in (None, 1, self.members):
                 raise UserError(f"{what} = {getattr(self, what)}; take 1, or one each of the {self.members} members")
@@ -193,7 +203,6 @@ class Recipe:
                 f"heads = {self.heads} with association = {self.association}; one head for several members learns "
                 f"interpolated labels: set heads = 1 and association = interpolated together"
             )
-        self.mixer(self.stride)
 
     @property
     def stride(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mixmo.engine import Runtime, Stopped, train
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.execute import Failures, say
 from mixmo.reproduce.store import Store
@@ -23,6 +23,7 @@ from mixmo.runs import Run
 DEATHS = 3  # of workers in a row, without an epoch in between, before a run is given up
 EVERY = 30.0  # seconds between two lines of progress
 SAVING = 300.0  # seconds that interrupted runs have to save
+Deaths = dict[Path, tuple[int, int]]  # by run: of its workers in a row, and the epochs logged at the last one
 
 
 def load_ray() -> Any:
@@ -102,34 +103,23 @@ def _run(ray: Any, recipes: Sequence[Recipe], store: Store, runtime: Runtime, gp
 
     pending = {submit(recipe): recipe for recipe in recipes}
     failures: Failures = {}
-    deaths: dict[Recipe, tuple[int, int]] = {}  # in a row, and the epochs logged at the last one
+    deaths: Deaths = {}
     shown = 0.0
     try:
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
             for reference in ready:
                 recipe = pending.pop(reference)
-                name = folders[recipe].name
-                try:
-                    ray.get(reference)
-                    say(f"{name} finished; {len(recipes) - len(pending) - len(failures)} of {len(recipes)} done")
-                except ray.exceptions.RayTaskError as error:
-                    if isinstance(error.cause, Stopped):  # its machine is going away
-                        pending[submit(recipe)] = recipe
-                        continue
-                    failures[recipe] = str(error.cause)
-                    say(f"{name} failed: {error.cause}")
-                except ray.exceptions.RayError as error:
-                    epochs = len(Run(folders[recipe]).metrics())
-                    before, last = deaths.get(recipe, (0, epochs))
-                    count = before + 1 if epochs <= last else 1
-                    deaths[recipe] = (count, epochs)
-                    if count >= DEATHS:
-                        failures[recipe] = f"its worker died {count} times ({type(error).__name__})"
-                        say(f"{name} failed: {failures[recipe]}")
-                    else:
-                        say(f"{name}: its worker died after epoch {epochs}; it is queued again and resumes")
-                        pending[submit(recipe)] = recipe
+                folder = folders[recipe]
+                problem = _problem(ray, reference, folder, deaths)
+                if problem is None:
+                    pending[submit(recipe)] = recipe
+                elif problem:
+                    failures[recipe] = problem
+                    say(f"{folder.name} failed: {problem}")
+                else:
+                    done = len(recipes) - len(pending) - len(failures)
+                    say(f"{folder.name} finished; {done} of {len(recipes)} done")
             if time.monotonic() - shown > EVERY:
                 shown = time.monotonic()
                 say(progress(recipes, list(pending.values()), folders))
@@ -140,6 +130,24 @@ def _run(ray: Any, recipes: Sequence[Recipe], store: Store, runtime: Runtime, gp
         done = len(recipes) - len(pending) - len(failures)
         raise Stopped(f"stopped with {done} of {len(recipes)} runs done; the same command continues") from None
     return failures
+
+
+def _problem(ray: Any, reference: Any, folder: Path, deaths: Deaths) -> str | None:
+    """Why the run in `folder` failed; empty if it finished, None if it shall be queued again."""
+    try:
+        ray.get(reference)
+        return ""
+    except ray.exceptions.RayTaskError as error:
+        return None if isinstance(error.cause, Stopped) else first_line(error.cause)  # stopped: its machine goes away
+    except ray.exceptions.RayError as error:
+        epochs = len(Run(folder).metrics())
+        before, last = deaths.get(folder, (0, epochs))
+        count = before + 1 if epochs <= last else 1
+        deaths[folder] = (count, epochs)
+        if count >= DEATHS:
+            return f"its worker died {count} times ({type(error).__name__})"
+        say(f"{folder.name}: its worker died after epoch {epochs}; it is queued again and resumes")
+        return None
 
 
 def progress(recipes: Sequence[Recipe], pending: Sequence[Recipe], folders: dict[Recipe, Path]) -> str:

@@ -10,9 +10,8 @@ import torch
 from mixmo import data
 from mixmo.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from mixmo.errors import UserError
-from mixmo.metrics import METRICS
 from mixmo.recipes.schema import Recipe
-from mixmo.robustness import SCORES, load_members, score_corruptions
+from mixmo.robustness import load_members, score, score_corruptions
 from mixmo.runs import Run
 
 ORIGINAL = "CIFAR-100-C"
@@ -40,8 +39,7 @@ def _on_digits(runs: Sequence[Run], which: str, device: torch.device) -> dict[st
     """Pooled over all corruptions and severities."""
     images_NHWC, labels_N = (tensor.to(device) for tensor in corrupted_digits())
     logits_MNK = torch.cat([member.logits(images_NHWC) for member in load_members(runs, which, device)])
-    mean_NK = logits_MNK.double().mean(0)
-    return {score: METRICS[score](mean_NK, labels_N).item() for score in SCORES}
+    return score(logits_MNK, labels_N)
 
 
 @functools.cache

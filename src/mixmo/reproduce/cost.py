@@ -9,8 +9,9 @@ import torch
 from mixmo.engine.estimate import estimate
 from mixmo.engine.schedule import Schedule
 from mixmo.recipes import named
+from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce.scores import facts_of, size_of
+from mixmo.reproduce.scores import size_of
 
 # benchmarks/RESULTS.md, one H200, bf16, end to end: multiply-adds of the network, batch, images a second.
 MEASURED = (
@@ -21,10 +22,9 @@ MEASURED = (
     (0.9615e9, 64, 23_032),
 )
 FP32 = 1.7  # times bf16: predicting with TF32 takes 1.6 (WRN-28-4) to 1.8 times as long (WRN-28-10)
-SCORING = 0.5  # seconds an epoch for all scores of 10,000 logits, beside the prediction
+SCORING = 0.5 / 10_000  # seconds an epoch for all scores of an image's logits, beside the prediction
 COMPILING = 40.0  # seconds a run
 SUBNETS, SALIENCY = 3.0, 2.0  # times a step, by the paper's estimate for GradAug and Puzzle-Mix
-TESTED = 10_000  # images of a test set; ImageNet's has five times as many
 
 
 class Speed(NamedTuple):
@@ -56,12 +56,11 @@ def h200() -> Speed:
 
 def run_seconds(recipe: Recipe, speed: Speed) -> float:
     """Of a whole run: steps, prediction and scores after every epoch, compilation."""
-    facts = facts_of(recipe)
+    facts = FACTS[recipe.dataset]
     steps = Schedule(recipe, facts.samples - recipe.validation).steps
-    tested = min(TESTED, facts.samples) * (5 if facts.classes == 1_000 else 1)
     # Of forward and backward, a third is forward.
-    predicting = tested * (speed.image + speed.operation * size_of(recipe)["multiply_adds"]) / 3
-    scoring = SCORING * tested / TESTED
+    predicting = facts.tested * (speed.image + speed.operation * size_of(recipe)["multiply_adds"]) / 3
+    scoring = SCORING * facts.tested
     return steps * speed.seconds(recipe) + recipe.epochs * (predicting + scoring) + speed.compiling
 
 
@@ -72,12 +71,12 @@ def speed_of(device: torch.device) -> Speed:
         if "H200" in name:
             return known._replace(name=name)
         probe = named("cifar100/vanilla").replace(precision="bf16", batch_size=64)
-        slower = estimate(probe, facts_of(probe), device).step_seconds / known.seconds(probe)
+        slower = estimate(probe, FACTS[probe.dataset], device).step_seconds / known.seconds(probe)
         step, image, operation = (slower * number for number in (known.step, known.image, known.operation))
         return Speed(name, step, image, operation, measured=True)
     # Two networks, two unknowns: a step's own time and that of a multiply-add.
     small, large = named("digits/vanilla"), named("cifar100/vanilla").replace(width=1, batch_size=8)
-    taken = [estimate(probe, facts_of(probe), device).step_seconds for probe in (small, large)]
+    taken = [estimate(probe, FACTS[probe.dataset], device).step_seconds for probe in (small, large)]
     work = [probe.batch_size * size_of(probe)["multiply_adds"] for probe in (small, large)]
     operation = max(0.0, (taken[1] - taken[0]) / (work[1] - work[0]))
     step = max(0.0, taken[0] - operation * work[0])

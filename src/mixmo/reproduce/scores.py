@@ -13,7 +13,7 @@ from mixmo.evaluation import load_network, score_runs
 from mixmo.masks import MASKS
 from mixmo.mixing import loss_weights
 from mixmo.models import create, multiply_adds, parameters
-from mixmo.recipes.protocols import PROTOCOLS, Facts
+from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run
 
@@ -101,7 +101,7 @@ def of_recipe(score: str, recipe: Recipe, networks: int) -> float:
         kappa = torch.tensor([float(rest), 1 - float(rest)], dtype=torch.float64)
         return loss_weights(kappa[:, None], recipe.r)[0].item()
     if kind == "area":
-        return area(recipe.mask, float(rest), facts_of(recipe).size[1])
+        return area(recipe.mask, float(rest), FACTS[recipe.dataset].size[1])
     return size_of(recipe)[kind] * networks
 
 
@@ -111,15 +111,10 @@ def area(mask: str, kappa: float, side: int) -> float:
     return MASKS[mask].draw(torch.full((DRAWS,), kappa), u, side, side).mean().item()
 
 
-def facts_of(recipe: Recipe) -> Facts:
-    """What is known of a recipe's data set without its files."""
-    return next(p.facts for p in PROTOCOLS.values() if p.changes["dataset"] == recipe.dataset)
-
-
 def size_of(recipe: Recipe) -> dict[str, int]:
     """Parameters and multiply-adds of a recipe's network, counted without memory for its weights."""
-    parts = (recipe.members, recipe.encoders, recipe.heads, recipe.mask == "concat")
-    return _size(recipe.architecture, facts_of(recipe).classes, recipe.seen(facts_of(recipe).size), *parts)
+    facts, parts = FACTS[recipe.dataset], (recipe.members, recipe.encoders, recipe.heads, recipe.mask == "concat")
+    return _size(recipe.architecture, facts.classes, recipe.seen(facts.size), *parts)
 
 
 @functools.cache

@@ -12,14 +12,13 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from mixmo.errors import UserError
 from mixmo.files import index_of, replacing
 from mixmo.recipes import METHODS, PROTOCOLS, named
-from mixmo.recipes.schema import Recipe
+from mixmo.recipes.schema import FIELDS, Recipe
 from mixmo.runs import Run, plain
 
 APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
@@ -48,7 +47,7 @@ def nearest_method(recipe: Recipe, dataset: str) -> str:
     """The named method from which a recipe differs in the fewest fields."""
     if dataset not in PROTOCOLS:
         return "run"
-    compared = [field.name for field in fields(Recipe) if field.name not in APART]
+    compared = [name for name in FIELDS if name not in APART]
 
     def distance(method: str) -> int:
         other = _methods(dataset)[method]

@@ -66,9 +66,9 @@ def puzzle_energy(own_Nnn: Tensor, other_Nnn: Tensor, x_NCss: Tensor, y_NCss: Te
     return Energy(unary, *changes)
 
 
-def prior(lam: Tensor, tiny: float = 1e-8) -> Tensor:
+def prior(lam: Tensor) -> Tensor:
     """(K,) -log of the binomial probability that both of two draws, one or none take the own image."""
-    return -torch.stack(((1 - lam) ** 2, 2 * lam * (1 - lam), lam**2)).add(tiny).log()
+    return -torch.stack(((1 - lam) ** 2, 2 * lam * (1 - lam), lam**2)).add(1e-8).log()
 
 
 def borders(a_NCss: Tensor, b_NCss: Tensor, n: int) -> tuple[Tensor, Tensor]:

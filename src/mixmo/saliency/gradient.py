@@ -1,13 +1,11 @@
 """Saliency: how much the loss would change with each pixel, |dL/dx| over the channels."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
 from mixmo.loss import loss
 from mixmo.models import Network
+from mixmo.predict import evaluating
 from mixmo.types import Mix
 
 
@@ -24,7 +22,7 @@ def saliency(net: Network, mix: Mix, clean: float) -> tuple[Tensor, Tensor | Non
         value = loss(net(asked), asked)
         (gradient,) = torch.autograd.grad(value, images, retain_graph=True)
         return strength(gradient), clean * value
-    with evaluating(net):
+    with evaluating([net]):
         (gradient,) = torch.autograd.grad(loss(net(asked), asked), images)
     return strength(gradient), None
 
@@ -32,17 +30,6 @@ def saliency(net: Network, mix: Mix, clean: float) -> tuple[Tensor, Tensor | Non
 def strength(gradient_1NCHW: Tensor) -> Tensor:
     """(N, H, W): the root of the mean square over the channels."""
     return gradient_1NCHW[0].float().square().mean(1).sqrt()
-
-
-@contextmanager
-def evaluating(net: Network) -> Iterator[None]:
-    """Within, `net` answers as at test time."""
-    training = net.training
-    net.eval()
-    try:
-        yield
-    finally:
-        net.train(training)
 
 
 def share(saliency_NHW: Tensor, side: int) -> Tensor:

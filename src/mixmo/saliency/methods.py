@@ -38,10 +38,6 @@ class Kind(NamedTuple):
     draw: Callable[[int, tuple[int, ...], float, Generator], SaliencyDraws]  # samples, grids, alpha
     apply: Callable[[Tensor, Tensor, Tensor, SaliencyDraws, Settings], tuple[Tensor, Tensor]]
 
-    @property
-    def summary(self) -> str:
-        return (self.apply.__doc__ or "").partition("\n")[0]
-
     def fitting(self, side: int) -> tuple[int, ...]:
         """The grids that cut images of this side into whole blocks."""
         return tuple(n for n in self.grids if side % n == 0)

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from mixmo.errors import UserError, check_members
-from mixmo.models.network import Ensemble
 from mixmo.wrapping.find import Stem, find_heads, find_stems, replace
-from mixmo.wrapping.given import bare, check_runs, duplicate
+from mixmo.wrapping.given import bare, check_model, duplicate
 from mixmo.wrapping.layers import Encoders, Heads
 from mixmo.wrapping.probe import Size, Trial, at_rest, check_size, close, try_out
 from mixmo.wrapping.sharing import NOISE, check_noise, perturbed, repeated, split, spread
@@ -46,14 +45,10 @@ def wrap(
     (('0',), ('4',), torch.Size([2, 4, 10]))
     """
     model = bare(model)
-    if not isinstance(model, nn.Module):
-        raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
     check_members(members)
     check_noise(noise)
-    if isinstance(model, Ensemble) and model.answers > 1:
-        raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert gives it other members")
     check_size(size)
-    check_runs(model)
+    check_model(model)
     backbone = duplicate(model)
     with at_rest(backbone):
         trial = try_out(backbone, size)

@@ -78,7 +78,8 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
     if names:
         lacking = set(names) - {head.name for head in fitting}
         if lacking:
-            raise UserError(f"head '{min(lacking)}' is not called, or does not give the model's {classes} answers")
+            what = f"head '{min(lacking)}' is not called, or does not give the model's {classes} answers"
+            raise UserError(f"{what}; name one that does by head=")
         fitting[0] = fitting[0]._replace(follows=False)  # what the user names first is the head
     tried = [fitting] if names else [fitting[-count:] for count in range(1, min(len(fitting), BRANCHES) + 1)]
     for heads in tried:
@@ -180,25 +181,21 @@ def _stem(layer: nn.Module, call: Call, trial: Trial) -> Stem:
         layout = "NCHW" if first else "NHWC"
         positions = output.shape[2] * output.shape[3] if first else output.shape[1] * output.shape[2]
     else:
-        raise UserError(f"stem '{call.name}' gives {tuple(output.shape)}: no map of positions to mix in")
+        raise UserError(f"stem '{call.name}' gives {tuple(output.shape)}, no map of positions; name another by stem=")
     stride = max(1, round((height * width / positions) ** 0.5))
     direct = call.input.shape == trial.images.shape and torch.equal(call.input, trial.images)
     return Stem(call.name, layout, stride, call.input.detach(), direct)
 
 
 def _no_stem(model: nn.Module, found: Sequence[Stem], seen: Sequence[Call], names: Sequence[str] | None) -> UserError:
-    candidates = list(dict.fromkeys(call.name for call in seen))[:NAMED] or list(_layers(model))[:NAMED]
-    if not found:
-        what = (
-            f"stem '{', '.join(names)}' does not read the image"
-            if names
-            else ("the model begins with no convolution or patch embedding")
-        )
-    else:
+    if found:
         what = f"the image reaches the answer past '{', '.join(stem.name for stem in found)}' too"
-    hint = (
-        f"the first layers with weights are: {', '.join(candidates)}" if candidates else "it has no such layer at all"
-    )
+    elif names:
+        what = f"stem '{', '.join(names)}' does not read the image"
+    else:
+        what = "the model begins with no convolution or patch embedding"
+    first = ", ".join(list(dict.fromkeys(call.name for call in seen) or _layers(model))[:NAMED])
+    hint = f"the first layers with weights are: {first}" if first else "it has no such layer at all"
     return UserError(f"{what}; name the stem by stem=, where {hint}")
 
 

@@ -10,7 +10,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.swa_utils import AveragedModel
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 from mixmo.models.network import Ensemble
 
 M = TypeVar("M", bound=nn.Module)
@@ -37,6 +37,14 @@ def bare(model: M) -> M:
             return model
 
 
+def ensemble(net: nn.Module) -> Ensemble:
+    """The network, taken out of what is around it. Refuses one without members."""
+    net = bare(net)
+    if not isinstance(net, Ensemble):
+        raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
+    return net
+
+
 def duplicate(model: M) -> M:
     """A copy."""
     for name, layer in model.named_modules():
@@ -50,12 +58,17 @@ def duplicate(model: M) -> M:
     try:
         return copy.deepcopy(model)
     except Exception as error:  # of whatever a model holds: locks, files, tensors of a graph
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"the model cannot be copied ({said}); take off it what copy.deepcopy does not copy") from error
+        raise UserError(
+            f"the model cannot be copied ({first_line(error)}); take off it what copy.deepcopy does not copy"
+        ) from error
 
 
-def check_runs(model: nn.Module) -> None:
-    """Refuses what cannot be run, or trained, at all."""
+def check_model(model: object) -> None:
+    """Refuses what is no model, or an ensemble already, or cannot be run or trained at all."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
+    if isinstance(model, Ensemble) and model.answers > 1:
+        raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert gives it other members")
     if any(nn.parameter.is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
         raise UserError("the model has lazy layers that do not know their shape yet; run it on an image once")
     if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):

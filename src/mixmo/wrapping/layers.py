@@ -133,7 +133,10 @@ def to_maps(encoded: Tensor, layout: str, coefficients: Tensor) -> Tensor:
     if h == w == 1:
         rows = 1
     if length % rows:
-        raise UserError(f"the stem's {length} tokens make no grid of the proportions of a mask of {h} x {w}")
+        raise UserError(
+            f"the stem's {length} tokens make no grid of the proportions of a mask of {h} x {w}; give the Mixer "
+            "stride=net.stride, and images of a size that the model takes"
+        )
     return encoded.transpose(1, 2).reshape(len(encoded), -1, rows, length // rows)
 
 

@@ -53,8 +53,7 @@ class Wrapped(Ensemble):
         """
         if hidden is not None:
             raise UserError("a wrapped backbone has no stages to mix features in; take a network of mixmo.create")
-        if len(images_MNCHW) != self.members:
-            raise UserError(f"{len(images_MNCHW)} images a sample for a network that reads {self.members} at once")
+        self.check_count(images_MNCHW)
         first, *rest = images_MNCHW.unbind(0)
         if not rest:
             return self.each(first)  # its share is one

@@ -9,13 +9,13 @@ a larger one is changed by as many pixels, except by elastic_transform, which gr
 import torch
 from torch import Tensor
 
+from mixmo.data.corrupted import SEVERITIES
 from mixmo.data.corruptions import blur, colour, digital, noise, spatter, weather  # noqa: F401  they register
 from mixmo.data.corruptions.registry import CORRUPTIONS, Draw
 from mixmo.errors import UserError
 
 __all__ = ["CORRUPTIONS", "SEVERITIES", "corrupt"]
 
-SEVERITIES = (1, 2, 3, 4, 5)
 SMALLEST = 8  # pixels a side; some formulas need a neighbourhood
 
 

@@ -54,8 +54,8 @@ def _filter(x_NHW: Tensor, kernel_33: Tensor) -> Tensor:
     return F.conv2d(F.pad(x_NHW[:, None], (1, 1, 1, 1), mode="reflect"), kernel_33.to(x_NHW)[None, None])[:, 0]
 
 
-def rims(levels_NHW: Tensor, low: float = 50, high: float = 150) -> Tensor:
-    """Edges by Canny (1986): ridges of the Sobel gradient above `high`, with what is joined to them above `low`."""
+def rims(levels_NHW: Tensor) -> Tensor:
+    """Edges by Canny (1986): ridges of the Sobel gradient above 150, with what is joined to them above 50."""
     padded = F.pad(levels_NHW[:, None], (1, 1, 1, 1), mode="replicate")
     sobel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(levels_NHW)
     across, down = F.conv2d(padded, torch.stack([sobel, sobel.T])[:, None]).unbind(1)
@@ -79,7 +79,7 @@ def rims(levels_NHW: Tensor, low: float = 50, high: float = 150) -> Tensor:
             torch.where(falling, (size > at(-1, -1)) & (size > at(1, 1)), (size > at(-1, 1)) & (size > at(1, -1))),
         ),
     )
-    candidate, edge = ridge & (size > low), ridge & (size > high)
+    candidate, edge = ridge & (size > 50), ridge & (size > 150)
     while True:
         grown = candidate & (F.max_pool2d(edge[:, None].float(), 3, 1, 1)[:, 0] > 0)
         if torch.equal(grown, edge):

@@ -16,6 +16,7 @@ from mixmo.data.corrupted import COMMON, EXTRA, LEVELS
 from mixmo.data.corruptions import SEVERITIES, corrupt
 from mixmo.data.progress import track
 from mixmo.errors import UserError, unknown
+from mixmo.random import seed_of
 
 STYLES = {"cifar10": "cifar10-c-style", "cifar100": "cifar100-c-style"}
 CHUNK = 100  # images corrupted at once: they stay in the processor's cache. Another number gives other draws.
@@ -89,8 +90,7 @@ def _write(fresh: Path, images: torch.Tensor, severities: Sequence[int], seed: i
 
 def _generator(seed: int, name: str, severity: int, start: int) -> torch.Generator:
     place = (*COMMON, *EXTRA).index(name)
-    words = np.random.SeedSequence((seed, place, severity, start)).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(words[0]) >> 1)
+    return torch.Generator().manual_seed(seed_of(seed, place, severity, start))
 
 
 def _room(to: Path, folder: Path, needed: int) -> None:
