@@ -15,13 +15,13 @@ from mixmo.wrapping.find import replace
 from mixmo.wrapping.given import bare
 from mixmo.wrapping.layers import Encoders, Heads
 from mixmo.wrapping.probe import at_rest, sample
-from mixmo.wrapping.sharing import NOISE, check_noise, repeated, spread, summed
+from mixmo.wrapping.sharing import APART, check_apart, repeated, spread, summed
 from mixmo.wrapping.wrapped import Wrapped
 
 E = TypeVar("E", bound=Ensemble)
 
 
-def convert(net: E, *, members: int | None = None, classes: int | None = None, noise: float = NOISE) -> E:
+def convert(net: E, *, members: int | None = None, classes: int | None = None, apart: float = APART) -> E:
     """A copy of a network with other `members` or `classes`; what is not given stays.
 
     The encoders still sum to what they summed to, so that head m answers an image as head m modulo M did; heads for
@@ -39,13 +39,13 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
         check_members(members)
     if classes is not None:
         check_whole("classes", classes, least=2)
-    check_noise(noise)
+    check_apart(apart)
     net = bare(net)
     result = copy.deepcopy(net)
     if isinstance(result, Network):
-        _convert_network(result, members or net.members, classes, noise)
+        _convert_network(result, members or net.members, classes, apart)
     elif isinstance(result, Wrapped):
-        _convert_wrapped(result, members or net.members, classes, noise)
+        _convert_wrapped(result, members or net.members, classes, apart)
     else:
         raise UserError(f"a {type(net).__name__} cannot be converted; only networks of mixmo.create and mixmo.wrap can")
     about: About | None = getattr(net, "about", None)
@@ -54,7 +54,7 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, n
     return result
 
 
-def _convert_network(net: Network, members: int, classes: int | None, noise: float) -> None:
+def _convert_network(net: Network, members: int, classes: int | None, apart: float) -> None:
     encoders, heads = list(net.encoders), list(net.heads)
     if members != net.members:
         _unfolded(net)
@@ -63,7 +63,7 @@ def _convert_network(net: Network, members: int, classes: int | None, noise: flo
         if len(encoders) < net.members:  # one for all: its sum is M times itself
             net.encoders = nn.ModuleList([summed(encoders, net.members / members)])
         else:
-            net.encoders = nn.ModuleList(spread(encoders, members, noise))
+            net.encoders = nn.ModuleList(spread(encoders, members, apart))
         shared = len(heads) < net.members
         net.heads = nn.ModuleList(repeated(heads, 1 if shared else members))
     if classes is not None:
@@ -71,7 +71,7 @@ def _convert_network(net: Network, members: int, classes: int | None, noise: flo
     net.members, net.answers = members, len(net.heads)
 
 
-def _convert_wrapped(net: Wrapped, members: int, classes: int | None, noise: float) -> None:
+def _convert_wrapped(net: Wrapped, members: int, classes: int | None, apart: float) -> None:
     if members != net.members:
         _unfolded(net)
         for name in net.stems:
@@ -81,7 +81,7 @@ def _convert_wrapped(net: Wrapped, members: int, classes: int | None, noise: flo
                     f"stem '{name}' is not linear in its weights, so {net.members} of them cannot be shared out among "
                     f"{members}; take a multiple"
                 )
-            copies = spread(list(old.copies), members, noise) if old.scale == 1 else repeated(list(old.copies), members)
+            copies = spread(list(old.copies), members, apart) if old.scale == 1 else repeated(list(old.copies), members)
             scale = 1.0 if old.scale == 1 else 1 / members
             replace(net.backbone, name, Encoders(copies, old.layout, scale))
     for name in net.heads:

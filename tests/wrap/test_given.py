@@ -152,8 +152,8 @@ def test_arguments_of_another_kind() -> None:
     refused(own, "head is a Linear; give the layer's name", head=[own[4]])
     for size in ((3.0, 32.0, 32.0), ("3", "32", "32"), "abc"):
         refused(own, "give channels, height and width", size=size)
-    for noise in (-0.1, float("nan"), float("inf"), "0.1", None):
-        refused(own, "noise = .*give a number", noise=noise)
+    for apart in (-0.1, 1.1, float("nan"), "0.1", None):
+        refused(own, "apart = .*give a number", apart=apart)
 
 
 def test_an_error_without_words_is_named() -> None:

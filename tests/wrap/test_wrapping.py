@@ -179,7 +179,7 @@ def test_mixing_block_is_equation_2() -> None:
 
 def test_tokens_are_mixed_where_their_patches_are() -> None:
     """On a grid of 4 x 8 patches: the answer to a mask is that to images pasted together along it."""
-    model, net = make("patches", noise=0.0)
+    model, net = make("patches", apart=0.0)
     net.eval()
     images = torch.randn(2, 3, 3, 16, 32)
     region = (torch.rand(3, 1, 4, 8) < 0.5).float()
@@ -375,16 +375,32 @@ def test_layers_with_a_weight_norm_are_copied_whole() -> None:
         mixmo.fold(net)
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-2])
-def test_whether_a_stem_is_linear_does_not_depend_on_the_noise(noise: float) -> None:
-    """Else one of slight noise would be shared out, and averaged when it is read from a saved folder."""
+@pytest.mark.parametrize("apart", [0.0, 0.5, 1.0])
+def test_members_share_out_the_channels_of_the_stem(apart: float) -> None:
+    """Each channel is weaker by `apart` in all members but one; their sum and each head's answer are the model's."""
+    model = nn.Sequential(nn.Conv2d(3, 9, 3), *pooled(9)).eval()
+    net, images = mixmo.wrap(model, members=3, apart=apart).eval(), torch.randn(4, 3, 16, 16)
+    stems = [copy_.weight.detach() for copy_ in net.backbone[0].copies]
+    torch.testing.assert_close(sum(stems), model[0].weight.detach())
+    torch.testing.assert_close(net.each(images), model(images).expand(3, -1, -1), rtol=1e-5, atol=1e-6)
+    strengths = [[(3 * stem[c] / model[0].weight[c]).mean().item() for stem in stems] for c in range(9)]
+    for strength in strengths:
+        assert sorted(strength) == pytest.approx([1 - apart, 1 - apart, 1 + 2 * apart], abs=1e-4)
+    if apart:
+        owned = [max(range(3), key=strength.__getitem__) for strength in strengths]
+        assert [owned.count(m) for m in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-2])
+def test_whether_a_stem_is_linear_does_not_depend_on_apart(apart: float) -> None:
+    """Else one with members hardly apart would be shared out, and averaged when it is read from a saved folder."""
     norm = nn.utils.parametrizations.weight_norm
     model = nn.Sequential(norm(nn.Conv2d(3, 8, 3)), *pooled(8))
-    net, again = mixmo.wrap(model, noise=noise).eval(), mixmo.wrap(model).eval()
+    net, again = mixmo.wrap(model, apart=apart).eval(), mixmo.wrap(model).eval()
     again.load_state_dict(net.state_dict())
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(again.each(images), net.each(images))
-    plain = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8)), noise=noise)
+    plain = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8)), apart=apart)
     assert (net.backbone[0].scale, plain.backbone[0].scale) == (0.5, 1)
 
 
@@ -399,7 +415,7 @@ def test_a_network_that_blows_rounding_up() -> None:
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), Steep(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
-    net, images = mixmo.wrap(model, size=(3, 16, 16)).eval(), torch.randn(2, 3, 16, 16)
+    net, images = mixmo.wrap(model, size=(3, 16, 16), apart=0.3).eval(), torch.randn(2, 3, 16, 16)
     folded = mixmo.fold(net)
     with torch.no_grad():
         expected = model(images)

@@ -11,7 +11,7 @@ from mixmo.wrapping.find import Stem, find_heads, find_stems, replace
 from mixmo.wrapping.given import bare, check_model, duplicate
 from mixmo.wrapping.layers import Encoders, Heads
 from mixmo.wrapping.probe import Size, Trial, at_rest, check_size, close, try_out
-from mixmo.wrapping.sharing import NOISE, check_noise, perturbed, repeated, split, spread
+from mixmo.wrapping.sharing import APART, check_apart, perturbed, repeated, split, spread
 from mixmo.wrapping.training import check_training
 from mixmo.wrapping.wrapped import Wrapped
 
@@ -25,19 +25,20 @@ def wrap(
     stem: str | Sequence[str] | None = None,
     head: str | Sequence[str] | None = None,
     size: Size | None = None,
-    noise: float = NOISE,
+    apart: float = APART,
 ) -> Wrapped:
     """A copy of an image classifier that reads M images at once: M stems, the mixing block, M heads, one core.
 
     Its weights are kept: every head gives the model's own answer to one image given M times, before training. The stems
-    are W / M and noise that cancels in their sum, by which the members can become different; the heads are copies.
+    are W / M, with channels stronger in one and weaker in the others, by which the members can become different; the
+    heads are copies.
 
     The stem (first convolution or patch embedding) and the head (last layer with K outputs) are found by running the
     model on two random images.
 
     stem, head: names of these layers, where they cannot be found; several where the model has several.
     size: (C, H, W) of an image that the model takes, where it does not say.
-    noise: of the stems, relative to the root mean square of the weights.
+    apart: how far the members begin from one another, from 0 (alike) to 1 (each stem with channels of its own).
 
     >>> own = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
     >>> net = wrap(own, members=2)
@@ -46,7 +47,7 @@ def wrap(
     """
     model = bare(model)
     check_members(members)
-    check_noise(noise)
+    check_apart(apart)
     check_size(size)
     check_model(model)
     backbone = duplicate(model)
@@ -59,7 +60,7 @@ def wrap(
         raise UserError(f"'{min(both)}' is the model's first layer and its last; MixMo needs some between them")
     check_training(backbone, trial, [found.name for found in stems], chosen=head is not None)
     for found in stems:
-        replace(backbone, found.name, _encoders(backbone.get_submodule(found.name), found, members, noise))
+        replace(backbone, found.name, _encoders(backbone.get_submodule(found.name), found, members, apart))
     for last in heads:
         layer = backbone.get_submodule(last.name)
         replace(backbone, last.name, Heads(repeated([layer], members), last.dim, last.follows))
@@ -79,7 +80,7 @@ def wrap(
     if trial.images.dtype != torch.float64:
         # Deep networks of random weights can blow rounding up to more than `close` allows: float64 tells.
         with suppress(UserError):
-            wrap(duplicate(model).double(), members, stem=stem, head=head, size=size, noise=noise)
+            wrap(duplicate(model).double(), members, stem=stem, head=head, size=size, apart=apart)
             return net
     raise UserError(
         f"with stem '{', '.join(net.stems)}' and head '{', '.join(net.heads)}' the members do not answer as "
@@ -99,14 +100,14 @@ def _names(given: str | Sequence[str] | None, role: str) -> tuple[str, ...] | No
     return names
 
 
-def _encoders(layer: nn.Module, stem: Stem, members: int, noise: float) -> Encoders:
+def _encoders(layer: nn.Module, stem: Stem, members: int, apart: float) -> Encoders:
     """M stems that start as the given one: shared out where that is linear in its weights, else averaged."""
     one, other = split(layer)
     with at_rest(layer), at_rest(one), at_rest(other), torch.no_grad():
         linear = close(one(stem.input) + other(stem.input), layer(stem.input))
     if linear:
-        return Encoders(spread([layer], members, noise), stem.layout)
-    return Encoders(perturbed(layer, members, noise), stem.layout, scale=1 / members)
+        return Encoders(spread([layer], members, apart), stem.layout)
+    return Encoders(perturbed(layer, members, apart), stem.layout, scale=1 / members)
 
 
 def _alike(net: Wrapped, trial: Trial) -> bool:

@@ -1,7 +1,6 @@
 """How weights are shared out among M layers whose outputs are summed, and put together again."""
 
 import copy
-import math
 from collections.abc import Sequence
 
 import torch
@@ -10,15 +9,15 @@ from torch import Tensor, nn
 from mixmo import memory
 from mixmo.errors import UserError, check_number
 
-NOISE = 0.1  # the least that sets the members apart; docs/finetune.md compares
-SLIGHT = 1e-3  # of it, where noise cancels only to first order
+APART = 0.5  # docs/finetune.md compares
+SLIGHT = 2e-4  # of the weights, where deviations cancel only to first order
 
 
-def check_noise(noise: float) -> None:
-    """Refuses what is no size of a deviation."""
-    check_number("noise", noise)
-    if not 0 <= noise < math.inf:
-        raise UserError(f"noise = {noise!r}; give a number from 0, relative to the size of the stem's weights")
+def check_apart(apart: float) -> None:
+    """Refuses what is no distance between members."""
+    check_number("apart", apart)
+    if not 0 <= apart <= 1:
+        raise UserError(f"apart = {apart!r}; give a number from 0, members alike, to 1, each with channels of its own")
 
 
 def repeated(layers: Sequence[nn.Module], count: int) -> list[nn.Module]:
@@ -28,11 +27,12 @@ def repeated(layers: Sequence[nn.Module], count: int) -> list[nn.Module]:
     return [copy.deepcopy(layers[m % len(layers)]) for m in range(count)]
 
 
-def spread(layers: Sequence[nn.Module], members: int, noise: float = NOISE) -> list[nn.Module]:
-    """`members` layers whose weights sum to what the given ones' sum to: W / M, and deviations that cancel.
+def spread(layers: Sequence[nn.Module], members: int, apart: float = APART) -> list[nn.Module]:
+    """`members` layers whose weights sum to what the given ones' sum to, each with channels that are mostly its own.
 
-    A member that was there keeps its deviation from the mean. A new one gets that of a member that was there and, since
-    members that start alike stay alike, noise: `noise` times the root mean square of the summed weights.
+    A member that was there keeps its deviation from the mean, a new one gets that of a member that was there. Members
+    that start alike stay alike, so new ones share out the channels: each is weaker by `apart` in all of them but one,
+    and as much stronger in that one.
 
     >>> layer = nn.Conv2d(3, 8, 3)
     >>> a, b = spread([layer], members=2)
@@ -42,25 +42,41 @@ def spread(layers: Sequence[nn.Module], members: int, noise: float = NOISE) -> l
     result = repeated(layers, members)
     if members == len(layers):
         return result
-    fresh = [len(layers) == 1 or m >= len(layers) for m in range(members)]
+    channels = max((len(parameter) for parameter in layers[0].parameters() if parameter.dim() > 1), default=0)
+    strength_MC = _strengths(channels, members, len(layers), apart)
     with torch.no_grad():
         for name, parameter in layers[0].named_parameters():
             given = torch.stack([layer.get_parameter(name) for layer in layers])
-            total = given.sum(0)
-            deviation = torch.stack([given[m % len(layers)] - given.mean(0) for m in range(members)])
-            if parameter.dim() > 1:  # a bias has no part in telling the members apart
-                deviation += _noise(total, fresh, noise)
+            deviation = given[[m % len(layers) for m in range(members)]] - given.mean(0)
             deviation -= deviation.mean(0)
-            for new, part in zip(result, total / members + deviation, strict=True):
+            shares = (given.sum(0) / members).expand_as(deviation)
+            if parameter.dim() > 1:  # a bias has no part in telling the members apart
+                strength = strength_MC[:, : len(parameter)].to(shares)
+                shares = shares * strength.view(members, -1, *[1] * (parameter.dim() - 1))
+            for new, part in zip(result, shares + deviation, strict=True):
                 new.get_parameter(name).copy_(part)
     return result
+
+
+def _strengths(channels: int, members: int, origins: int, apart: float) -> Tensor:
+    """How strong each channel is in each member (M, C), one on average; those that were there differ as they did.
+
+    >>> _strengths(1, members=2, origins=1, apart=0.5).T
+    tensor([[1.5000, 0.5000]], dtype=torch.float64)
+    """
+    first = 0 if origins == 1 else origins  # of the members that need to be set apart
+    owners = max(2, members - first)
+    owner_C = torch.randperm(channels) % owners
+    strength_MC = torch.zeros(members, channels, dtype=torch.float64)
+    strength_MC[first:] = apart * (owners * (owner_C == torch.arange(max(0, members - first))[:, None]) - 1)
+    return 1 + strength_MC - strength_MC.mean(0)
 
 
 def split(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
     """Two layers whose weights sum to the given one's and are far from proportional to them.
 
     Their outputs sum to its output where that is linear in the weights. Nothing is drawn: what a layer is found to be
-    depends neither on noise nor on luck.
+    depends neither on `apart` nor on luck.
     """
     one, other = copy.deepcopy(layer), copy.deepcopy(layer)
     with torch.no_grad():
@@ -71,7 +87,7 @@ def split(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
     return one, other
 
 
-def perturbed(layer: nn.Module, members: int, noise: float = NOISE) -> list[nn.Module]:
+def perturbed(layer: nn.Module, members: int, apart: float = APART) -> list[nn.Module]:
     """`members` copies of a layer that is not linear in its weights; their mean is the layer up to rounding.
 
     Deviations that cancel among the weights cancel only to first order in the outputs, so they are slight.
@@ -82,7 +98,8 @@ def perturbed(layer: nn.Module, members: int, noise: float = NOISE) -> list[nn.M
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if parameter.dim() > 1:
-                deviation = _noise(parameter, [True] * members, noise * SLIGHT)
+                deviation = torch.randn(members, *parameter.shape, device=parameter.device, dtype=parameter.dtype)
+                deviation *= apart * SLIGHT * parameter.square().mean().sqrt()
                 deviation -= deviation.mean(0)
                 for new, part in zip(result, deviation, strict=True):
                     new.get_parameter(name).add_(part)
@@ -102,11 +119,3 @@ def summed(layers: Sequence[nn.Module], factor: float = 1.0) -> nn.Module:
         for name, parameter in result.named_parameters():
             parameter.copy_(torch.stack([layer.get_parameter(name) for layer in layers]).sum(0) * factor)
     return result
-
-
-def _noise(weight: Tensor, fresh: Sequence[bool], noise: float) -> Tensor:
-    """Normal deviations (M, ...) for the fresh members, whose size survives taking off their mean."""
-    members = len(fresh)
-    drawn = torch.randn(members, *weight.shape, device=weight.device, dtype=weight.dtype)
-    drawn *= torch.tensor(fresh, device=weight.device).view(-1, *[1] * weight.dim())
-    return drawn * weight.square().mean().sqrt() * (noise * math.sqrt(members / max(1, members - 1)))
