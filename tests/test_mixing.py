@@ -1,6 +1,8 @@
 """Ratios, masks, roles and loss weights against the reference, the formulas and plain loops."""
 
 import math
+from collections import Counter
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from mixmo.errors import UserError
 from mixmo.masks import MASKS
 from mixmo.mixing import UNMASKED, MixDraws, Mixer, loss_weights
 from mixmo.models.network import Network, Stages
-from mixmo.pairing import pair
+from mixmo.pairing import draw_order, pair
 
 EVERY = [*MASKS, *UNMASKED]
 
@@ -194,15 +196,22 @@ def test_one_head_learns_interpolated_labels() -> None:
 def test_pairing_repeats_and_shuffles_each_member(reference: dict[str, np.ndarray]) -> None:
     """As in the reference: each member sees each of the n samples b times; an image may meet itself."""
     unique = torch.tensor(sorted(set(reference["sampler/b4_index01"][0, :, 0].tolist())))
-    index = pair(unique, 4, torch.rand(2, 64))
+    index = pair(unique, 4, draw_order(2, 64, device=unique.device))
     for member, known in ((index[0], 0), (index[1], 1)):
         assert sorted(member.tolist()) == sorted(reference["sampler/b4_index01"][0, :, known].tolist())
     assert not torch.equal(index[0], index[1])
 
 
+def test_orders_are_permutations_each_as_likely() -> None:
+    order = draw_order(6000, 3, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0))
+    times = Counter(map(tuple, order.tolist()))
+    assert set(times) == set(permutations(range(3)))
+    assert all(abs(count - 1000) < 150 for count in times.values())  # five standard deviations
+
+
 def test_input_repetition() -> None:
     unique = torch.arange(1000)
-    index = pair(unique, 1, torch.rand(3, 1000), 0.4, torch.rand(1000))
+    index = pair(unique, 1, draw_order(3, 1000, device=unique.device), 0.4, torch.rand(1000))
     same = (index == index[0]).all(0).float().mean().item()
     assert same == pytest.approx(0.4, abs=0.05)
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from mixmo.masks import BLOCK, cut
+from mixmo.pairing import draw_order
 from mixmo.registry import Registry
 from mixmo.types import Hidden
 
@@ -22,7 +23,7 @@ GAMMA = 0.5  # share of the features that PatchUp asks for
 class HiddenDraws(NamedTuple):
     """The randomness of one batch."""
 
-    order: Tensor  # (N,) uniform: who is whose partner
+    order: Tensor  # (N,) a permutation: who is whose partner
     batch: Tensor  # (5,) uniform: the place, whether at all, and a box
     gamma: Tensor  # (2,) standard gamma variables of shape alpha: one lambda ~ Beta(alpha, alpha) for the batch
     noise: tuple[Tensor, ...]  # (C, h, w) uniform, a map for each place that needs one
@@ -46,7 +47,8 @@ def draw_hidden(
     kind: Kind, alpha: float, shapes: Sequence[torch.Size], n: int, device: torch.device, generator: Generator
 ) -> HiddenDraws:
     """The randomness for n samples; `shapes` (C, h, w) are those of the features that enter each stage of the core."""
-    order, batch = (torch.rand(count, device=device, generator=generator) for count in (n, 5))
+    order = draw_order(n, device=device, generator=generator)
+    batch = torch.rand(5, device=device, generator=generator)
     gamma = torch._standard_gamma(torch.full((2,), alpha, device=device), generator)
     noise = tuple(torch.rand(shapes[k], device=device, generator=generator) for k in kind.stages)
     return HiddenDraws(order, batch, gamma, noise)
@@ -55,7 +57,7 @@ def draw_hidden(
 def mix_hidden(kind: Kind, draws: HiddenDraws) -> tuple[Hidden, Tensor]:
     """What the network needs to mix, and the share of each sample's own label in its target."""
     shares, own = kind.shares(draws)
-    return Hidden(draws.order.argsort(), shares), own
+    return Hidden(draws.order, shares), own
 
 
 def place(draws: HiddenDraws) -> Tensor:

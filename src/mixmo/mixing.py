@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from mixmo.errors import UserError, check_members, check_number, check_whole, unknown
 from mixmo.masks import MASKS
-from mixmo.pairing import pair
+from mixmo.pairing import draw_order, pair
 from mixmo.types import Mix
 
 UNMASKED = {
@@ -92,7 +92,7 @@ class Mixer:
             raise UserError(f"labels are no tensor ({error}); give a class index each, or soft targets") from error
         if labels.dim() == 0 or len(labels) != n:
             raise UserError(f"{labels.numel()} labels for {n} images; give one each, or soft targets (N, K)")
-        order_MN = torch.rand(self.members, n, device=images.device, generator=generator)
+        order_MN = draw_order(self.members, n, device=images.device, generator=generator)
         index_MN = pair(torch.arange(n, device=images.device), 1, order_MN)
         draws = self.draw(n, height, width, images.device, generator)
         chance = torch.tensor(self.chance(progress), device=images.device)

@@ -1,7 +1,7 @@
 """Which images meet in a batch: batch repetition and one shuffle a member (paper, section 4.1)."""
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 
 def steps_per_epoch(samples: int, batch_size: int, repetition: int) -> int:
@@ -13,14 +13,23 @@ def steps_per_epoch(samples: int, batch_size: int, repetition: int) -> int:
     return samples // (batch_size // repetition)
 
 
-def pair(unique_n: Tensor, repetition: int, u_MN: Tensor, rho: float = 0.0, u_N: Tensor | None = None) -> Tensor:
+def draw_order(*shape: int, device: torch.device, generator: Generator | None = None) -> Tensor:
+    """Permutations of the last dimension, each as likely.
+
+    Not for the compiled part of a step: a sort compiles for seconds, and for two minutes where the compiler combines it
+    with a reduction and tunes both.
+    """
+    return torch.rand(shape, device=device, generator=generator).argsort(dim=-1)
+
+
+def pair(unique_n: Tensor, repetition: int, order_MN: Tensor, rho: float = 0.0, u_N: Tensor | None = None) -> Tensor:
     """Indices (M, N) of the images of each member: the n = N / b samples, each b times, in M independent orders.
 
     An image may meet itself. With MIMO's input repetition, a share rho of the samples shows one image to all members.
-    `u_MN` and `u_N` are uniform numbers: the order of a row of them is a uniformly drawn permutation.
+    `order_MN` are the orders, of `draw_order`; `u_N` are uniform numbers.
     """
     batch_N = unique_n.repeat(repetition)
-    index_MN = batch_N[u_MN.argsort(dim=1)]
+    index_MN = batch_N[order_MN]
     if rho > 0:
         assert u_N is not None
         index_MN = torch.where(u_N < rho, index_MN[:1], index_MN)

@@ -18,7 +18,7 @@ from mixmo.engine.source import Partners, draw_partners
 from mixmo.gradaug import Subnet, draw_subnets
 from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden, mix_hidden
 from mixmo.mixing import MixDraws
-from mixmo.pairing import pair
+from mixmo.pairing import draw_order, pair
 from mixmo.recipes.schema import Recipe
 from mixmo.saliency import SALIENCY, SaliencyDraws
 from mixmo.types import Dataset, Mix, Split
@@ -37,7 +37,7 @@ class Draws(NamedTuple):
     """All the randomness of one training step."""
 
     unique: Tensor  # (n,) numbers of the samples of this step, each to be repeated b times
-    order: Tensor  # (M, N) uniform: the order of the batch for each member
+    order: Tensor  # (M, N) permutations: the order of the batch for each member
     same: Tensor  # (N,) uniform: input repetition
     crop: Tensor  # (M, N, 3) uniform: place of the crop, flip; or (M, N, 5): its size and form before these
     mix: MixDraws
@@ -100,7 +100,8 @@ class Batches:
             return torch.rand(shape, device=device, generator=generator)
 
         mix = self.mixer.draw(n, self.height, self.width, device, generator)
-        order, same, crop = uniform(members, n), uniform(n), uniform(members, n, self.crop_uniforms)
+        order = draw_order(members, n, device=device, generator=generator)
+        same, crop = uniform(n), uniform(members, n, self.crop_uniforms)
         operations = uniform(members, len(unique), augmix_uniforms()) if recipe.augmix else None
         pixel = None
         if self.augmentation is not None:
