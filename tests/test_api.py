@@ -32,7 +32,7 @@ REFUSED: dict[str, tuple[Callable[[mixmo.Network], object], str]] = {
     "predict on meta": (lambda net: mixmo.predict(net, IMAGES.to("meta")), "images are on the meta device"),
     "half a batch": (lambda net: mixmo.predict(net, IMAGES, batch_size=2.5), "batch_size = 2.5; give a whole number"),
     "calibration": (lambda net: mixmo.predict(net, IMAGES, calibration="x"), "calibration is a str; give what"),
-    "mask": (lambda _: mixmo.Mixer("nothing"), "unknown mask 'nothing'; There are: concat, cow"),
+    "mask": (lambda _: mixmo.Mixer("nothing"), "unknown mask 'nothing'; there are: concat, cow"),
     "no mask": (lambda _: mixmo.Mixer(None), "mask = None; give its name"),
     "masks": (lambda _: mixmo.Mixer(["cut"]), r"mask = \['cut'\]; give its name"),
     "half a member": (lambda _: mixmo.Mixer(members=2.5), "members = 2.5; give a whole number"),

@@ -6,6 +6,7 @@ import math
 import pickle
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -382,7 +383,7 @@ def test_refusals(saved: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"is none that mixmo.create makes"):
         mixmo.save_pretrained(net, tmp_path / "a")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty is no saved network: it has no config.json"):
+    with pytest.raises(UserError, match=r"empty is no run directory and no saved network: it has neither"):
         mixmo.load(tmp_path / "empty")
     with pytest.raises(UserError, match="is a file; give the folder that"):
         mixmo.load(saved / "config.json")
@@ -524,3 +525,14 @@ def test_about_that_is_wrong():
         dataclasses.replace(ABOUT, mean=(0.5,))
     with pytest.raises(UserError, match="give channels, height and width"):
         dataclasses.replace(ABOUT, size=(32, 32))
+
+
+def test_a_timm_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where torch and torchvision are of different builds: a RuntimeError out of torchvision."""
+    mixmo.save_pretrained(make("timm"), tmp_path / "net")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path / "broken")
+    monkeypatch.delitem(sys.modules, "timm")
+    with pytest.raises(UserError, match=r"timm, which cannot be imported \(operator torchvision::nms does not exist\)"):
+        mixmo.load(tmp_path / "net")

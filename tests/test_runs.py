@@ -386,5 +386,5 @@ def test_a_training_that_has_not_ended_says_so(runs: list[Run], tmp_path: Path):
 
 
 def test_weights_of_no_epoch(runs: list[Run]):
-    with pytest.raises(UserError, match="unknown epoch 'middle'; There are: best, last"):
+    with pytest.raises(UserError, match="unknown epoch 'middle'; there are: best, last"):
         load_network(runs[0], "middle")

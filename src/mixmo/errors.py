@@ -62,7 +62,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    hint = f"did you mean '{near[0]}'? There" if near else "there"
     if len(names) > MANY:
-        return UserError(f"unknown {kind} '{name}'; {hint}There are {len(names)}, such as {', '.join(names[:3])}")
-    return UserError(f"unknown {kind} '{name}'; {hint}There are: {', '.join(names)}")
+        return UserError(f"unknown {kind} '{name}'; {hint} are {len(names)}, such as {', '.join(names[:3])}")
+    return UserError(f"unknown {kind} '{name}'; {hint} are: {', '.join(names)}")

@@ -10,14 +10,19 @@ import torch
 from torch import Tensor
 
 from mixmo import data
+from mixmo.calibration import Calibration
 from mixmo.errors import UserError, unknown
 from mixmo.files import load_tensors
+from mixmo.metrics import METRICS
 from mixmo.metrics.report import evaluate
 from mixmo.models import Network
 from mixmo.predict import check_multiplex, default_batch, predict_logits
+from mixmo.prediction import Prediction
 from mixmo.runs import WHICH, Run
 from mixmo.types import Split
 from mixmo.weights import check
+
+CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
 
 
 def load_network(run: Run, which: str = "last") -> Network:
@@ -66,6 +71,28 @@ def score_runs(
             [run_logits(run, which, source, device or torch.device("cpu"), root) for run in runs], runs
         )
         scores[which] = evaluate(logits, labels).to_dict()
+    return scores
+
+
+def score_answers(logits_MNK: Tensor, labels_N: Tensor, calibration: Calibration | None = None) -> dict[str, Any]:
+    """Every score of an ensemble's answers, and whether its temperature, sets and threshold hold for them."""
+    scores: dict[str, Any] = evaluate(logits_MNK, labels_N).to_dict()
+    if calibration is None:
+        return scores
+    prediction, mean_NK = Prediction(logits_MNK, calibration), logits_MNK.double().mean(0)
+    scores["calibrated"] = {
+        "temperature": calibration.temperature,
+        **{name: METRICS[name](mean_NK / calibration.temperature, labels_N).item() for name in CALIBRATED},
+    }
+    if calibration.conformal is not None:
+        held = prediction.sets.gather(1, labels_N[:, None]).double().mean()
+        size = prediction.sets.sum(1).double().mean()
+        scores["sets"] = {"level": calibration.conformal.level, "held": held.item(), "size": size.item()}
+    if calibration.selective is not None:
+        answered_N = ~prediction.abstain
+        wrong = (prediction.labels != labels_N)[answered_N].double().mean().item() if answered_N.any() else None
+        given = answered_N.double().mean().item()
+        scores["answered"] = {"risk": calibration.selective.risk, "share": given, "wrong": wrong}
     return scores
 
 

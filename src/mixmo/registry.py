@@ -40,5 +40,8 @@ class Registry(Generic[T]):
     def __contains__(self, name: object) -> bool:
         return name in self._things
 
+    def __len__(self) -> int:
+        return len(self._things)
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._things))

@@ -53,6 +53,11 @@ FIELDS: dict[str, dict[str, type]] = {  # what the JSON files of a run hold at l
 }
 
 
+def is_run(path: Path | str) -> bool:
+    """Whether a training was begun there; other folders may hold a saved network."""
+    return (Path(path) / "recipe.yaml").is_file()
+
+
 class Run:
     """A run directory."""
 
@@ -78,7 +83,7 @@ class Run:
     def open(cls, path: Path | str) -> "Run":
         """A run that exists."""
         run = cls(path)
-        if not (run.path / "recipe.yaml").is_file():
+        if not is_run(run.path):
             raise UserError(f"{run.path} is no run directory: it has no recipe.yaml; give the --out of a `mixmo train`")
         return run
 

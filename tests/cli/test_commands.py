@@ -29,6 +29,13 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {command} " in text for command in COMMANDS)
 
 
+def test_help_of_a_recipe_has_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    for recipe, epochs in (("digits/cut-mixmo", 30), ("tiny-imagenet/vanilla", 1200), ("no/such", 300)):
+        assert main(["train", recipe, "--help"]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"Passes over the training set. (type: int, default: {epochs})" in said
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
@@ -138,7 +145,7 @@ def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
         (["train", "cifar10/vanilla", "--data", str(tmp_path), *out], "cifar-10-batches-py"),
         (["eval", str(tmp_path)], "is no run directory"),
         ([*train, "--out", str(run / "recipe.yaml" / "under")], "recipe.yaml"),
-        (["eval"], "runs"),
+        (["eval"], "models"),
         (["list", "mask"], "masks"),
     ]
     for arguments, expected in cases:

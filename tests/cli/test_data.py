@@ -76,6 +76,22 @@ def test_check_right(capsys: pytest.CaptureFixture[str]):
     assert err == ""
 
 
+def test_check_without_a_name_checks_what_is_there(
+    tmp_path: Path, small_cifar: None, capsys: pytest.CaptureFixture[str], said: Callable[..., str]
+):
+    assert f"there is no data set in {tmp_path}" in said("data", "check", "--data", tmp_path)
+    corrupt = ["data", "corrupt", "cifar100", "--to", str(tmp_path), "--device", "cpu", "--severities", "1"]
+    assert main(corrupt) == 0
+    capsys.readouterr()
+    assert main(["data", "check", "--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "cifar100-c-style: 19 corruptions at severities 1, 2 images each\n"
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    assert main(["data", "check", "--data", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "cifar100-c-style: 19 corruptions at severities 1, 2 images each\n"
+    assert "cifar-10-batches-py" in err
+
+
 def test_check_a_line_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "cifar-100-python").mkdir()
     for name in ("train", "test"):

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import mixmo
-from mixmo.cli import main
+from mixmo.cli import main, model
 from mixmo.cli import predict_ as command
 from mixmo.cli.rows import check_out, writing
 from mixmo.engine import Runtime, train
@@ -58,7 +58,7 @@ def expected(run: Run, digits: Dataset, number: int) -> mixmo.Prediction:
 
 
 def test_csv(run: Run, images: Path, digits: Dataset, capsys: pytest.CaptureFixture[str], monkeypatch):
-    monkeypatch.setattr(command, "default_batch", lambda device, pixels: 7)  # several batches
+    monkeypatch.setattr(model, "default_batch", lambda device, pixels: 7)  # several batches
     out, err = ask(capsys, run.path, images)
     rows = list(csv.DictReader(out.splitlines()))
     assert [row["path"] for row in rows] == sorted(str(path) for path in images.rglob("[0-9][0-9].png"))
@@ -224,7 +224,7 @@ def test_a_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Pa
     [
         (("RUN", "nowhere.png"), "nowhere.png does not exist; give image files, or folders of them"),
         (("RUN", "EMPTY"), "there are no images in"),
-        (("IMAGES", "IMAGES"), "is no saved network: it has no config.json"),
+        (("IMAGES", "IMAGES"), "is no run directory and no saved network: it has neither recipe.yaml nor config.json"),
         (("RUN", "IMAGES", "--format", "parquet"), "give the file to write with --out FILE"),
         (("RUN", "IMAGES", "--out", "TAKEN"), "exists already; give another --out, or remove it"),
         (("RUN", "IMAGES", "--out", "EMPTY/a/b.csv"), "is no folder to write b.csv to"),

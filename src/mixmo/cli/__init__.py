@@ -9,7 +9,7 @@ from mixmo.errors import UserError, unknown
 COMMANDS = {
     "demo": "train on the embedded digits and show two networks inside one",
     "train": "train a recipe into a run directory",
-    "eval": "score one run, or several as one ensemble",
+    "eval": "score a run or a saved network, or several as one ensemble",
     "predict": "answers and their uncertainty for image files",
     "data": "get, check and corrupt data sets",
     "export": "write a network as one ONNX or PyTorch file",

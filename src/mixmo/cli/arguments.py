@@ -3,6 +3,7 @@
 import re
 from argparse import ArgumentError
 from collections.abc import Collection
+from contextlib import nullcontext, suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -34,9 +35,11 @@ def add_recipe(into: ArgumentParser, arguments: list[str]) -> None:
     before = ["", *arguments][: len(arguments)]
     positional = [w for b, w in zip(before, arguments, strict=True) if not w.startswith("-") and not takes_value(b)]
     name = positional[0] if positional else None
-    if name is not None and "--help" not in arguments and "-h" not in arguments:
-        defaults = named(name)
-        into.set_defaults({field: getattr(defaults, field) for field in FIELDS})
+    helping = "--help" in arguments or "-h" in arguments
+    if name is not None:
+        with suppress(UserError) if helping else nullcontext():
+            defaults = named(name)
+            into.set_defaults({field: getattr(defaults, field) for field in FIELDS})
     for previous, word in zip(before, arguments, strict=True):
         if previous == "--config":
             check_file(Path(word))

@@ -1,11 +1,11 @@
-"""mixmo data get NAME --to DIR | check NAME [--data DIR] | corrupt NAME --to DIR [--data DIR] [--severities 1 ...]"""
+"""mixmo data get NAME --to DIR | check [NAME] [--data DIR] | corrupt NAME --to DIR [--data DIR] [--severities 1 ...]"""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.data.check import check
+from mixmo.data.check import check, held
 from mixmo.data.corrupted import SEVERITIES
 from mixmo.data.corruptions.style import write_style
 from mixmo.data.download import get
@@ -26,13 +26,26 @@ def get_(arguments: list[str]) -> None:
 def check_(arguments: list[str]) -> None:
     """verify what is on the disk: counts, classes, checksums"""
     into = parser("data check", "Verify a data set on the disk: counts, classes, checksums. Exit status 2 if a fault.")
-    into.add_argument("name", help="data set (`mixmo list datasets`), cifar10-c, cifar10-c-style or folder:PATH@SIZE")
+    into.add_argument(
+        "name",
+        nargs="?",
+        help="data set (`mixmo list datasets`), cifar10-c, cifar10-c-style or folder:PATH@SIZE; by default all that "
+        "are in the data directory",
+    )
     into.add_argument("--data", type=Path | None, default=None, help="data directory; else $MIXMO_DATA, else ./data")
     parsed = parse(into, arguments)
-    findings = check(parsed.name, where(parsed.data))
-    if findings.faults:
-        raise UserError("\nmixmo: ".join(findings.faults))
-    print(findings.summary)
+    root = where(parsed.data)
+    names = [parsed.name] if parsed.name else held(root)
+    if not names:
+        raise UserError(f"there is no data set in {root}; `mixmo data get cifar100 --to {root}` puts one there")
+    faults = []
+    for name in names:
+        findings = check(name, root)
+        faults += findings.faults
+        if not findings.faults:
+            print(findings.summary)
+    if faults:
+        raise UserError("\nmixmo: ".join(faults))
 
 
 def corrupt_(arguments: list[str]) -> None:

@@ -1,24 +1,37 @@
-"""mixmo eval DIR... [--json] [--source logits|weights] [--corruptions DIR] [--ood NAME] [--multiplex]"""
+"""mixmo eval MODEL... [--on IMAGES] [--source logits|weights] [--corruptions DIR] [--ood NAME] [--multiplex]"""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from jsonargparse import Namespace
+
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.tables import print_corruptions, print_multiplexed, print_ood, print_report
+from mixmo.cli.model import labelled_logits, open_model
+from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
-from mixmo.evaluation import check_different, score_multiplexed, score_runs
+from mixmo.evaluation import check_different, score_answers, score_multiplexed, score_runs
+from mixmo.hub.load import MODEL
 from mixmo.robustness import score_corruptions, score_ood
-from mixmo.runs import WHICH, Run
+from mixmo.runs import WHICH, Run, is_run
 
 PRINTERS = {"corrupted": print_corruptions, "ood": print_ood, "multiplexed": print_multiplexed}
 ONE = ("--corruptions", "--ood")  # of which a user may well want several
 
 
 def main(arguments: list[str]) -> None:
-    into = parser("eval", "Score a run directory; several are scored as one ensemble.")
-    into.add_argument("runs", nargs="+", type=Path, help="run directories")
+    into = parser("eval", "Score a run directory or a saved network; several are scored as one ensemble.")
+    into.add_argument("models", nargs="+", type=Path, help=f"each a {MODEL}")
+    into.add_argument(
+        "--on",
+        type=str | None,
+        default=None,
+        help="labelled images to score on: a data set (its test images), a folder of class folders, or a CSV of "
+        "path,label; by default the test set of the run, or of what the saved network was trained on",
+    )
     into.add_argument(
         "--source", type=Literal["logits", "weights"], default="logits", help="stored logits, or predict again"
     )
@@ -44,10 +57,19 @@ def main(arguments: list[str]) -> None:
     for option in ONE:
         if sum(word.partition("=")[0] == option for word in arguments) > 1:
             raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
-    runs = [Run.open(path) for given in parsed.runs for path in Run.open(given).networks()]
-    check_different(runs)
     device, which = Runtime(device=parsed.device).resolve(), parsed.which or "last"
-    title = " + ".join(str(path) for path in parsed.runs)
+    title = " + ".join(str(path) for path in parsed.models)
+    saved = [path for path in parsed.models if not is_run(path)]
+    if parsed.on is not None or saved:
+        refuse_others(parsed, saved)
+        answers = score_models(parsed.models, parsed.on, which, device, parsed.data)
+        if parsed.json:
+            print(json.dumps(answers, indent=2))
+        else:
+            print_answers(answers, title)
+        return
+    runs = [Run.open(path) for given in parsed.models for path in Run.open(given).networks()]
+    check_different(runs)
     scores: dict[str, Any] = {"runs": [str(run.path) for run in runs]}
     if parsed.corruptions is not None:
         scores["corrupted"] = score_corruptions(runs, parsed.corruptions, which, device)
@@ -66,3 +88,31 @@ def main(arguments: list[str]) -> None:
         for kind, show in PRINTERS.items():
             if kind in scores:
                 show(scores[kind], title)
+
+
+def refuse_others(parsed: Namespace, saved: Sequence[Path]) -> None:
+    """Refuses what is only done for runs."""
+    asked = {"--corruptions": parsed.corruptions, "--ood": parsed.ood, "--multiplex": parsed.multiplex}
+    for option in (name for name, value in asked.items() if value):
+        if parsed.on is not None:
+            raise UserError(f"--on and {option} are scored one at a time; give the command once for each")
+        raise UserError(f"{option} needs run directories; {saved[0]} is no run directory: it has no recipe.yaml")
+
+
+def score_models(
+    paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None
+) -> dict[str, Any]:
+    """Scores on labelled images; those of several models as one ensemble."""
+    check_different([Run(path) for path in paths])
+    models = [open_model(path, which, device) for path in paths]
+    for model in models:
+        if model.about.classes != models[0].about.classes:
+            raise UserError(f"{model.path} knows other classes than {paths[0]}; an ensemble needs the same")
+    on = on or models[0].about.dataset
+    if on is None:
+        raise UserError(f"{paths[0]} does not say what it was trained on; give labelled images with --on")
+    parts = [labelled_logits(model, on, root) for model in models]
+    logits_MNK, labels_N = torch.cat([logits for logits, _ in parts]), parts[0][1]
+    calibration = models[0].calibration if len(models) == 1 else None
+    scores = score_answers(logits_MNK, labels_N, calibration)
+    return {"models": [str(path) for path in paths], "on": on, "images": len(labels_N), **scores}

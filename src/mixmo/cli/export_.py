@@ -15,7 +15,7 @@ from mixmo.cli.arguments import parse, parser
 from mixmo.errors import UserError
 from mixmo.export import check_target, export
 from mixmo.hub.load import MODEL, load
-from mixmo.runs import Run
+from mixmo.runs import Run, is_run
 from mixmo.types import Split
 
 CALIBRATION = 256  # training images that int8 takes its ranges from
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> None:
 
 def check_single(model: str, to: Path) -> None:
     """Refuses a run of several networks: a file holds one."""
-    if (Path(model) / "recipe.yaml").is_file() and len(networks := Run.open(model).networks()) > 1:
+    if is_run(model) and len(networks := Run.open(model).networks()) > 1:
         raise UserError(
             f"{model} holds {len(networks)} networks, and a file holds one; export each of its folders "
             f"(mixmo export {networks[0]} --to {to.with_stem(f'{to.stem}-0')}, ...): the softmax of the mean of their "
@@ -101,7 +101,7 @@ def temperature_line(about: About) -> str:
 
 def dataset_name(model: str, about: About) -> str:
     """What the network was trained on."""
-    if (Path(model) / "recipe.yaml").is_file():
+    if is_run(model):
         return Run.open(model).recipe.dataset
     if about.dataset is None:
         raise UserError(f"{model} does not say what it was trained on; give the run directory")

@@ -1,29 +1,25 @@
 """mixmo predict MODEL PATHS... [--format csv|json|parquet] [--out FILE] [--calibrate-on FOLDER]"""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from jsonargparse import Namespace
-from torch import Tensor
 
 from mixmo.about import About
 from mixmo.calibration import Calibration, calibrate
 from mixmo.cli.arguments import parse, parser
+from mixmo.cli.model import Model, file_logits, open_model
 from mixmo.cli.rows import Row, Rows, check_out, writing
-from mixmo.data.folder import in_class_folders, in_csv
-from mixmo.data.images import Read, find_images, read_images
-from mixmo.data.progress import track
+from mixmo.data.images import find_images
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
-from mixmo.hub.load import MODEL, load, validation_calibration
-from mixmo.models import Ensemble
-from mixmo.predict import default_batch, predict
+from mixmo.hub.load import MODEL, validation_calibration
 from mixmo.prediction import Prediction
-from mixmo.runs import Run
+from mixmo.runs import Run, is_run
 
 UNCERTAINTY = ("entropy", "mutual_information", "disagreement", "energy")
 COLUMNS = {
@@ -32,30 +28,6 @@ COLUMNS = {
     "set": "list",
     "abstain": "bool",
 }
-
-
-class Model(NamedTuple):
-    """What predicts: one network, or those of a run of several."""
-
-    nets: list[Ensemble]
-    about: About
-    device: torch.device
-
-    @property
-    def batch(self) -> int:
-        return default_batch(self.device, self.about.size[1] * self.about.size[2])
-
-    def read(self, paths: Sequence[str], doing: str) -> Iterator[Read]:
-        """Batches of files, with the progress and the time left on standard error, and the names of the unreadable."""
-        batches = range(0, len(paths), self.batch)
-        tracked = track(batches, f"{doing} {len(paths):,} images")
-        for _, read in zip(tracked, read_images(paths, self.about, self.batch), strict=True):
-            for path, reason in read.failed:
-                print(f"skipped {path}: {reason}", file=sys.stderr)
-            yield read
-
-    def __call__(self, images_NHWC: Tensor, calibration: Calibration | None = None) -> Prediction:
-        return predict(self.nets, images_NHWC, calibration=calibration, batch_size=self.batch)
 
 
 def main(arguments: list[str]) -> None:
@@ -86,24 +58,11 @@ def main(arguments: list[str]) -> None:
     paths = list(find_images(parsed.paths))
     if not paths:
         raise UserError(f"there are no images in {', '.join(map(str, parsed.paths))}; give files, or folders of them")
-    model = open_model(parsed)
+    model = open_model(parsed.model, parsed.which, Runtime(device=parsed.device).resolve())
     calibration = calibrated(model, parsed)
     failed = write_all(model, calibration, paths, parsed)
     if failed:
         print(f"{failed} of {len(paths)} files skipped, {len(paths) - failed} predicted", file=sys.stderr)
-
-
-def open_model(parsed: Namespace) -> Model:
-    """The network or networks, on the device."""
-    device = Runtime(device=parsed.device).resolve()
-    paths = [parsed.model]
-    if (parsed.model / "recipe.yaml").is_file():
-        paths = Run.open(parsed.model).networks()
-    nets = [load(path, parsed.which).to(device) for path in paths]
-    about: About | None = getattr(nets[0], "about", None)
-    if about is None:
-        raise UserError(f"{parsed.model} does not say how its images are prepared; save it with about=mixmo.About(...)")
-    return Model(nets, about, device)
 
 
 def calibrated(model: Model, parsed: Namespace) -> Calibration | None:
@@ -111,9 +70,9 @@ def calibrated(model: Model, parsed: Namespace) -> Calibration | None:
     asked = {"method": parsed.sets, "level": parsed.level, "risk": parsed.risk}
     settings = {name: value for name, value in asked.items() if value is not None}
     if parsed.calibrate_on is not None:
-        logits_MNK, labels_N = labelled_logits(model, parsed.calibrate_on)
+        logits_MNK, labels_N = file_logits(model, parsed.calibrate_on, "calibrating on")
         return calibrate(logits_MNK, labels_N, **settings)
-    single_run = (parsed.model / "recipe.yaml").is_file() and len(model.nets) == 1
+    single_run = is_run(parsed.model) and len(model.nets) == 1
     if settings and single_run and Run.open(parsed.model).recipe.validation:
         return validation_calibration(Run.open(parsed.model), parsed.which, **settings)
     if settings:
@@ -121,30 +80,12 @@ def calibrated(model: Model, parsed: Namespace) -> Calibration | None:
             f"--{next(iter(settings)).replace('method', 'sets')} needs held-out images to fit to; give some with "
             "--calibrate-on FOLDER"
         )
-    fitted = model.about.calibration if len(model.nets) == 1 else None
+    fitted = model.calibration
     if fitted is None or fitted.conformal is None:
         known = "no calibration: no calibrated probabilities," if fitted is None else "a temperature but no"
         remedy = "--calibrate-on FOLDER fits them to held-out images of known classes"
         print(f"{parsed.model} has {known} sets and abstain flags; {remedy}", file=sys.stderr)
     return fitted
-
-
-def labelled_logits(model: Model, where: Path) -> tuple[Tensor, Tensor]:
-    """Every head's logits of held-out images, and their labels."""
-    samples = in_class_folders(where) if where.is_dir() else in_csv(where)
-    classes = model.about.classes or ()
-    unknown = sorted({sample.label for sample in samples} - set(classes))
-    if unknown:
-        raise UserError(f"{where} has classes that the model does not know: {', '.join(unknown[:5])}; remove them")
-    number = {sample.path: classes.index(sample.label) for sample in samples}
-    logits, labels = [], []
-    for read in model.read([sample.path for sample in samples], "calibrating on"):
-        if read.paths:
-            logits.append(model(read.images).logits)
-            labels += [number[path] for path in read.paths]
-    if not labels:
-        raise UserError(f"none of the {len(samples)} images of {where} can be read; check the files")
-    return torch.cat(logits, dim=1), torch.tensor(labels)
 
 
 def write_all(model: Model, calibration: Calibration | None, paths: Sequence[str], parsed: Namespace) -> int:

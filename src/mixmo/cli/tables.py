@@ -5,33 +5,67 @@ from typing import Any
 from mixmo.cli.console import Output, grid
 from mixmo.runs import WHICH
 
+SCORED = ("who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier")
+
 
 def print_report(scores: dict[str, Any], title: str) -> None:
     """The scores of a run or an ensemble: last and best epoch, ensemble and members, diversity, cost."""
     console = Output(100)
     console.print(title, style="bold", soft_wrap=True)  # a table's own title would be wrapped to its width
-    table = grid("epoch", "who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier", words=2)
+    table = grid("epoch", *SCORED, words=2)
     scored = [which for which in WHICH if which in scores]
     for which in scored:
-        report = scores[which]
         epoch = which if which == "last" or "best_epoch" not in scores else f"best ({scores['best_epoch']})"
-        rows = [("ensemble" if len(report["members"]) > 1 else "network", report["ensemble"])]
-        if len(report["members"]) > 1:
-            rows += [(f"member {m}", member) for m, member in enumerate(report["members"])]
-        for i, (who, s) in enumerate(rows):
-            numbers = [f"{100 * s[k]:.2f}" for k in ("top1", "top5")] + [
-                f"{s[k]:.4f}" for k in ("nll", "nllc", "ece", "brier")
-            ]
-            table.add_row("" if i else epoch, who, *numbers)
+        for i, row in enumerate(_members(scores[which])):
+            table.add_row("" if i else epoch, *row)
     console.print(table)
-    diversity = scores[scored[0]]["diversity"]
-    if diversity:
-        ratio, agreement = diversity["ratio_error"], 100 * diversity["agreement"]
-        console.print(f"between members, {scored[0]} epoch: ratio-error {ratio:.3f}, agreement {agreement:.2f} %")
+    if diversity := scores[scored[0]]["diversity"]:
+        console.print(f"between members, {scored[0]} epoch: {_diversity(diversity)}")
     operations = f"{scores['multiply_adds'] / 1e9:.4f} G multiply-adds"
     console.print(f"{scores['parameters']:,} parameters, {operations} a prediction")
     if "best" in scored and scores["best_by"] == "test":
         console.print("best epoch chosen by the test set, as in the paper; --validation N chooses it honestly")
+
+
+def _members(report: dict[str, Any]) -> list[list[str]]:
+    """Rows of `SCORED`: the ensemble and its members, or the network."""
+    rows = [("ensemble" if len(report["members"]) > 1 else "network", report["ensemble"])]
+    if len(report["members"]) > 1:
+        rows += [(f"member {m}", member) for m, member in enumerate(report["members"])]
+    shares, numbers = ("top1", "top5"), ("nll", "nllc", "ece", "brier")
+    return [[who, *(f"{100 * s[k]:.2f}" for k in shares), *(f"{s[k]:.4f}" for k in numbers)] for who, s in rows]
+
+
+def _diversity(diversity: dict[str, float]) -> str:
+    return f"ratio-error {diversity['ratio_error']:.3f}, agreement {100 * diversity['agreement']:.2f} %"
+
+
+def print_answers(scores: dict[str, Any], title: str) -> None:
+    """The scores of networks on labelled images, and whether their calibration holds there."""
+    console = Output(100)
+    console.print(f"{title} on {scores['on']}, {scores['images']:,} images", style="bold", soft_wrap=True)
+    table = grid(*SCORED)
+    for row in _members(scores):
+        table.add_row(*row)
+    console.print(table)
+    if scores["diversity"]:
+        console.print(f"between members: {_diversity(scores['diversity'])}")
+    if fitted := scores.get("calibrated"):
+        console.print(
+            f"at its temperature {fitted['temperature']:.4g}: NLL {fitted['nll']:.4f}, ECE {fitted['ece']:.4f}, "
+            f"Brier {fitted['brier']:.4f}"
+        )
+    if sets := scores.get("sets"):
+        console.print(
+            f"its sets hold the true class for {100 * sets['held']:.2f} % (asked for {100 * sets['level']:g} %), "
+            f"with {sets['size']:.2f} classes on average"
+        )
+    if answered := scores.get("answered"):
+        wrong = "" if answered["wrong"] is None else f"; of these {100 * answered['wrong']:.2f} % are wrong"
+        console.print(
+            f"it answers {100 * answered['share']:.2f} % and abstains elsewhere{wrong} "
+            f"(asked for {100 * answered['risk']:g} % at most)"
+        )
 
 
 def print_corruptions(scores: dict[str, Any], title: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mixmo.data import DATASETS, cifar, corrupted, load
+from mixmo.data import DATASETS, cifar, corrupted, load, tiny_imagenet
 from mixmo.data.checksum import md5
 from mixmo.data.decode import SkippedImages
 from mixmo.data.folder import PREFIX
@@ -27,6 +27,13 @@ class Findings(NamedTuple):
 
     summary: str  # what is there, in a line; empty if it cannot be read
     faults: list[str]  # what is wrong, a sentence each
+
+
+def held(root: Path) -> list[str]:
+    """The data sets that have a folder below `root`."""
+    folders = {name: layout.folder for name, layout in CIFARS.items()}
+    folders |= {"tiny-imagenet": tiny_imagenet.FOLDER, **CORRUPTED}
+    return [name for name, folder in folders.items() if (root / folder).is_dir()]
 
 
 def check(name: str, root: Path) -> Findings:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 
 
 class World:
@@ -129,8 +129,7 @@ def world(accelerator: str) -> World:
         return Processes(accelerator)
     except (RuntimeError, ValueError) as error:  # Fabric's own errors are of these kinds
         raise UserError(
-            f"the processes could not be connected ({str(error).splitlines()[0]}); "
-            f"start as many on a node as it has devices"
+            f"the processes could not be connected ({first_line(error)}); start as many on a node as it has devices"
         ) from error
 
 
@@ -156,7 +155,7 @@ def reason(error: RuntimeError) -> str:
     >>> reason(RuntimeError("[/a/gloo/pair.cc:537] Read error [::1]:25510: Connection reset by peer. GLHF!"))
     'Read error [::1]:25510: Connection reset by peer'
     """
-    return re.sub(r"^\[\S+\] ", "", str(error).strip().splitlines()[0]).partition(". ")[0]
+    return re.sub(r"^\[\S+\] ", "", first_line(error)).partition(". ")[0]
 
 
 def synchronise(net: nn.Module, device: torch.device) -> nn.Module:

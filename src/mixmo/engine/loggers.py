@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from mixmo.errors import UserError, unknown
+from mixmo.errors import UserError, first_line, unknown
 
 BUILT_IN = ("csv", "tensorboard")
 FOLDER = "logs"  # of the run directory
@@ -72,8 +72,9 @@ class Loggers:
         try:
             yield
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(f"{type(logger).__name__} failed ({reason}) and is told nothing more", stacklevel=2)
+            warnings.warn(
+                f"{type(logger).__name__} failed ({first_line(error)}) and is told nothing more", stacklevel=2
+            )
             self.ours = [other for other in self.ours if other is not logger]
             self.others = [other for other in self.others if other is not logger]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from mixmo.engine.distributed import Processes, World, world
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,7 @@ class Runtime:
             torch.empty(0, device=device)
             torch.Generator(device)  # which "meta" has not
         except (RuntimeError, AssertionError) as error:
-            raise UserError(
-                f"device '{self.device}' cannot be used here ({str(error).splitlines()[0]}); try cpu"
-            ) from error
+            raise UserError(f"device '{self.device}' cannot be used here ({first_line(error)}); try cpu") from error
         return device
 
     def world(self) -> World:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 from mixmo.fold import fold
 from mixmo.models import FAMILIES, Ensemble, Network, create
 from mixmo.weights import shapes
@@ -66,8 +66,10 @@ def backbone(architecture: dict[str, Any]) -> nn.Module:
         )
     try:
         import timm
-    except ImportError as error:
-        raise UserError("this network is built by timm; install it with pip install 'mixmo[timm]'") from error
+    except (ImportError, RuntimeError) as error:  # the latter where torch and torchvision are of different builds
+        raise UserError(
+            f"this network is built by timm, which cannot be imported ({first_line(error)}); pip install 'mixmo[timm]'"
+        ) from error
     name, options = architecture["timm"], architecture["options"]
     if not timm.is_model(name):  # also: no address that timm would download from
         raise UserError(f"this timm knows no '{name}'; install the version that the network was made with")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import mixmo
 from mixmo.about import About
 from mixmo.calibration import Calibration
-from mixmo.errors import UserError, check_path
+from mixmo.errors import UserError, check_path, first_line
 from mixmo.files import halve, save_tensors
 from mixmo.hub.architecture import build, convolution, dense, describe
 from mixmo.hub.card import card
@@ -191,7 +191,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """config.json, once it is known that the weights beside it are no pickle."""
     names = {path.name for path in folder.iterdir()}
     if CONFIG not in names:
-        raise UserError(f"{folder} is no saved network: it has no {CONFIG}; give one that mixmo.save_pretrained wrote")
+        raise UserError(
+            f"{folder} is no run directory and no saved network: it has neither recipe.yaml nor {CONFIG}; give the "
+            "--out of a `mixmo train`, or a folder that mixmo.save_pretrained wrote"
+        )
     pickled = sorted(name for name in names if Path(name).suffix.lower() in PICKLES)
     if pickled and not any(name.startswith(WEIGHTS) for name in names):
         raise UserError(
@@ -259,7 +262,3 @@ def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         result[name] = tensor.clone() if place in seen else tensor
         seen.add(place)
     return result
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -18,7 +18,7 @@ from mixmo.metrics.conformal import fewest
 from mixmo.models import Ensemble
 from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import SCORES, Run
+from mixmo.runs import SCORES, Run, is_run
 
 MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
 FEWEST = fewest(0.9)  # images held out that sets of the usual level can be fitted to
@@ -31,7 +31,7 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
     `about` has the names of the classes, how images are prepared, the scores, and a calibration: as saved, or fitted to
     the validation images of the run, if it held some out. `which` is "last" or "best", for runs.
     """
-    if not (check_path("where", where) / "recipe.yaml").is_file():
+    if not is_run(check_path("where", where)):
         return from_pretrained(where, model)
     run = Run.open(where)
     if run.recipe.networks > 1:

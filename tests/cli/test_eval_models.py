@@ -1,0 +1,127 @@
+"""mixmo eval of saved networks, and on images of the user's choice."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import mixmo
+from mixmo.about import About
+from mixmo.calibration import calibrate
+from mixmo.cli import main
+from mixmo.runs import Run
+from mixmo.types import Dataset
+
+ON_CPU = ("--device", "cpu")
+Eval = Callable[..., dict[str, object]]
+
+
+@pytest.fixture
+def scored(capsys: pytest.CaptureFixture[str]) -> Eval:
+    """What a command prints as JSON."""
+
+    def scored(*arguments: object) -> dict[str, object]:
+        capsys.readouterr()
+        assert main(["eval", *map(str, arguments), "--json", *ON_CPU]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return scored
+
+
+@pytest.fixture(scope="module")
+def saved(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "saved"
+    mixmo.save_pretrained(mixmo.load(runs[0].path), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 60 test images, in class folders; and a CSV that lists them."""
+    folder = tmp_path_factory.mktemp("digits")
+    lines = ["path,label"]
+    for number, label in enumerate(digits.test.labels[:60].tolist()):
+        path = folder / "images" / str(label) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits.test.images[number, ..., 0].numpy()).save(path)
+        lines.append(f"{path.relative_to(folder)},{label}")
+    (folder / "list.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_saved_network_scores_as_its_run_did(runs: list[Run], saved: Path, scored: Eval) -> None:
+    """On what it says it was trained on; the same as a run on a data set that is named."""
+    expected = runs[0].json("scores.json")["last"]
+    for found in (scored(saved), scored(runs[0].path, "--on", "digits")):
+        assert (found["on"], found["images"]) == ("digits", 360)
+        for key, value in expected["ensemble"].items():
+            assert found["ensemble"][key] == pytest.approx(value, rel=1e-3, abs=1e-5)
+        assert found["diversity"]["agreement"] == pytest.approx(expected["diversity"]["agreement"])
+
+
+def test_several_are_one_ensemble(runs: list[Run], saved: Path, scored: Eval) -> None:
+    found = scored(saved, runs[1].path)
+    logits = torch.cat([run.logits("last")[0] for run in runs[:2]])
+    expected = mixmo.metrics.evaluate(logits, runs[0].logits("last")[1])
+    assert len(found["members"]) == len(logits)
+    assert found["ensemble"]["top1"] == pytest.approx(expected.ensemble.top1)
+    assert found["ensemble"]["nll"] == pytest.approx(expected.ensemble.nll, rel=1e-4)
+
+
+def test_files_of_the_user(runs: list[Run], saved: Path, files: Path, scored: Eval) -> None:
+    logits, labels = runs[0].logits("last")
+    expected = mixmo.metrics.evaluate(logits[:, :60], labels[:60])
+    for where in (files / "images", files / "list.csv"):
+        found = scored(saved, "--on", where)
+        assert found["images"] == 60
+        assert found["ensemble"]["top1"] == pytest.approx(expected.ensemble.top1)
+        assert found["ensemble"]["nll"] == pytest.approx(expected.ensemble.nll, rel=1e-4)
+
+
+def test_whether_the_calibration_holds(
+    runs: list[Run], tmp_path: Path, scored: Eval, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logits, labels = runs[0].logits("last")
+    calibration = calibrate(logits[:, ::2], labels[::2], level=0.8, risk=0.8)
+    mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
+    found = scored(tmp_path / "net")
+    mean, right = logits.double().mean(0), logits.mean(0).argmax(1) == labels
+    nll = torch.nn.functional.cross_entropy(mean / calibration.temperature, labels)
+    assert found["calibrated"]["nll"] == pytest.approx(nll.item(), rel=1e-4)
+    inside = calibration.conformal.sets(mean)
+    held = [row[label].item() for row, label in zip(inside, labels, strict=True)]
+    assert found["sets"]["held"] == pytest.approx(sum(held) / 360, abs=0.01)
+    assert found["sets"]["size"] == pytest.approx(inside.sum().item() / 360, abs=0.05)
+    answered = mean.softmax(1).amax(1) > calibration.selective.threshold
+    assert answered.any()
+    assert found["answered"]["share"] == pytest.approx(answered.double().mean().item(), abs=0.01)
+    assert found["answered"]["wrong"] == pytest.approx(1 - right[answered].double().mean().item(), abs=0.01)
+    assert main(["eval", str(tmp_path / "net"), *ON_CPU]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "net on digits, 360 images" in printed
+    assert f"at its temperature {calibration.temperature:.4g}: NLL" in printed
+    assert "its sets hold the true class for" in printed
+    assert "(asked for 80 % at most)" in printed
+
+
+def test_refusals(saved: Path, files: Path, runs: list[Run], tmp_path: Path, said: Callable[..., str]) -> None:
+    assert f"{tmp_path / 'no'} does not exist" in said("eval", tmp_path / "no", *ON_CPU)
+    assert "is no data set (" in said("eval", saved, "--on", tmp_path / "no", *ON_CPU)
+    assert "--ood needs run directories" in said("eval", saved, "--ood", "cifar10", *ON_CPU)
+    assert "--on and --multiplex are scored one at a time" in said(
+        "eval", runs[0].path, "--on", "digits", "--multiplex", *ON_CPU
+    )
+    assert "is given twice" in said("eval", saved, saved, *ON_CPU)
+    (files / "images" / "zebra").mkdir(exist_ok=True)
+    Image.new("L", (8, 8)).save(files / "images" / "zebra" / "1.png")
+    sentence = said("eval", saved, "--on", files / "images", *ON_CPU)
+    assert "classes that the model does not know: zebra" in sentence
+
+
+def test_a_network_that_does_not_say_what_it_was_trained_on(tmp_path: Path, said: Callable[..., str]) -> None:
+    net = mixmo.create("wrn10_1", classes=10, members=2, channels=1)
+    mixmo.save_pretrained(net, tmp_path / "net", about=About((1, 8, 8), (0.5,), (0.5,)))
+    assert "give labelled images with --on" in said("eval", tmp_path / "net", *ON_CPU)
