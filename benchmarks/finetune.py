@@ -208,11 +208,11 @@ TEXT = """# Fine-tuning a pretrained network as an ensemble
 
 Made by `PYTHONPATH=src python benchmarks/finetune.py --data DATA` on one CPU core. A small residual network (0.3 M
 parameters) is trained on {pretrain} images of each of CIFAR-10's classes 0-4 (Top1 {seen:.1f} % on their test images),
-then fine-tuned for the classes 5-9 from {per_class} images each: {epochs} epochs, batch repetition 1 where not named, the
-same optimiser for all. Test: the 5,000 test images of these classes. Mean and standard deviation over {seeds} seeds.
-"converted" is `mixmo.wrap` of the pretrained network with two members, and new heads; "apart" is its argument; "heads"
-is the mean Top1 of the single heads; "two a pass" is Top1 with two different images a pass, as good as with one where
-each member reads its own image, and about half of it where they cannot tell them apart.
+then fine-tuned for the classes 5-9 from {per_class} images each: {epochs} epochs, batch repetition 1 where not named,
+the same optimiser for all. Test: the 5,000 test images of these classes. Mean and standard deviation over {seeds}
+seeds. "converted" is `mixmo.wrap` of the pretrained network with two members, and new heads; "apart" is its argument;
+"heads" is the mean Top1 of the single heads; "two a pass" is Top1 with two different images a pass, as good as with one
+where each member reads its own image, and about half of it where they cannot tell them apart.
 
 | start | Top1 % | heads % | NLLc | members disagree % | two a pass % |
 |---|---|---|---|---|---|
