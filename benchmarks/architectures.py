@@ -211,7 +211,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     good = [row for row in rows if works(row)]
     automatic = [row for row in good if not row["arguments"]]
     lines = [
-        "| library | family | model | found | stem, head | stride | start | masks | apart | fold | ONNX |",
+        "| library | family | model | found | stem, head | stride | start | masks | differ | fold | ONNX |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [line(row) for row in rows]
@@ -259,7 +259,7 @@ of each family of timm, torchvision and pytorchcv's CIFAR networks, with random 
 
 - start: the largest difference of any head from the model's own answer to an image, before training;
 - masks: kinds a training step was made with, of {kinds};
-- apart: how far the two members' answers to one image are from each other after these steps;
+- differ: how far the two members' answers to one image are from each other after these steps;
 - fold: the largest difference `mixmo.fold` makes; "refused" where the stem is not linear in its weights (weight
   standardisation), and the network is used as it is;
 - ONNX: the largest difference of the exported file, run by onnxruntime, from PyTorch; {exported} of {count} written.
