@@ -1,12 +1,16 @@
 """`mixmo plot`: files written, files kept, bad input."""
 
+import errno
 import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from mixmo.cli import main
+from mixmo.errors import UserError
+from mixmo.plots.style import save
 from mixmo.runs import Run
 
 KINDS = ("masks", "weights", "pairs", "dynamics", "filters")
@@ -91,3 +95,19 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", "--help"]) == 0
     text = capsys.readouterr().out
     assert all(kind in text for kind in KINDS)
+
+
+def test_a_full_disk_leaves_the_picture_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "masks.png"
+    path.write_bytes(b"before")
+
+    def full(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UserError, match="could not be written .No space left on device.; choose another --out"):
+        save(Figure(), path, force=True)
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]

@@ -71,7 +71,9 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
 def check_samples(recipe: Recipe, samples: int) -> None:
     """There must be images to hold out, and then enough for a step."""
     if recipe.validation >= samples:
-        raise UserError(f"validation = {recipe.validation}, but {recipe.dataset} has only {samples} training images")
+        raise UserError(
+            f"validation = {recipe.validation}, but {recipe.dataset} has only {samples} training images; hold out fewer"
+        )
     unique = recipe.batch_size // recipe.repetition
     if samples - recipe.validation < unique:
         raise UserError(

@@ -5,6 +5,7 @@ Figures are made without pyplot: no window, no global state, always the Agg rend
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,13 @@ def save(drawn: Any, path: Path, force: bool = False, dpi: int = 150) -> Path:
     content = io.BytesIO()
     with styled():
         drawn.savefig(content, format=kind, dpi=dpi, metadata=silent[kind])
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        path.write_bytes(content.getvalue())
+        temporary.write_bytes(content.getvalue())
+        temporary.replace(path)
     except OSError as error:
         raise UserError(f"{path} could not be written ({error.strerror}); choose another --out") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return path
