@@ -44,6 +44,26 @@ def test_other_members(make: Callable[[int], mixmo.Ensemble], before: int, after
     assert net.members == before
 
 
+class Standardised(nn.Conv2d):
+    """Not linear in its weights: twice of them give the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = (self.weight - self.weight.mean((1, 2, 3), True)) / self.weight.std((1, 2, 3), keepdim=True)
+        return nn.functional.conv2d(x, weight, self.bias)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (1, 3), (2, 4)])
+def test_a_stem_that_is_not_linear(before: int, after: int) -> None:
+    """Also where one member hides that there is a mean to be taken."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Standardised(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    net, images = mixmo.wrap(model.eval(), before), torch.randn(4, 3, 16, 16)
+    other = mixmo.convert(net, members=after)
+    torch.testing.assert_close(other.each(images), model(images).expand(after, -1, -1), atol=1e-4, rtol=1e-4)
+    stems = [layer.weight for layer in other.backbone[0].copies]
+    assert all(not torch.equal(stems[m], stems[k]) for m in range(after) for k in range(m))
+
+
 @pytest.mark.parametrize("make", [own, wrapped])
 def test_members_that_were_there_keep_what_sets_them_apart(make: Callable[[int], mixmo.Ensemble]) -> None:
     """An encoder's deviation from the mean of its network is that of the member it continues, up to the new mean."""

@@ -15,7 +15,7 @@ from mixmo.wrapping.find import replace
 from mixmo.wrapping.given import bare
 from mixmo.wrapping.layers import Encoders, Heads
 from mixmo.wrapping.probe import at_rest, sample
-from mixmo.wrapping.sharing import APART, check_apart, repeated, spread, summed
+from mixmo.wrapping.sharing import APART, check_apart, perturbed, repeated, spread, summed
 from mixmo.wrapping.wrapped import Wrapped
 
 E = TypeVar("E", bound=Ensemble)
@@ -76,14 +76,17 @@ def _convert_wrapped(net: Wrapped, members: int, classes: int | None, apart: flo
         _unfolded(net)
         for name in net.stems:
             old = net.encoders_at(name)
-            if old.scale != 1 and members % net.members:
+            if not old.linear and members % net.members:
                 raise UserError(
                     f"stem '{name}' is not linear in its weights, so {net.members} of them cannot be shared out among "
                     f"{members}; take a multiple"
                 )
-            copies = spread(list(old.copies), members, apart) if old.scale == 1 else repeated(list(old.copies), members)
-            scale = 1.0 if old.scale == 1 else 1 / members
-            replace(net.backbone, name, Encoders(copies, old.layout, scale))
+            if old.linear:
+                copies = spread(list(old.copies), members, apart)
+            else:
+                groups = [perturbed(copy, members // net.members, apart) for copy in old.copies]
+                copies = [copy for each in zip(*groups, strict=True) for copy in each]
+            replace(net.backbone, name, Encoders(copies, old.layout, old.linear))
     for name in net.heads:
         heads = net.heads_at(name)
         count = members if members != net.members else len(heads.copies)

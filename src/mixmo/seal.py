@@ -10,10 +10,7 @@ from pathlib import Path
 from mixmo.errors import UserError
 
 NAME = "SHA256SUMS"  # in the form that `sha256sum -c` reads
-REMEDY = (
-    "bring it back from a copy; in a run, remove scores.json and train with --resume, which writes weights, logits and "
-    f"scores again; or remove {NAME} there to take it as it is"
-)
+WRITTEN_ONCE = ("recipe.yaml", "metrics.jsonl")  # what a training that is resumed at its end does not make again
 
 
 def sums(files: Mapping[str, Path]) -> str:
@@ -37,8 +34,10 @@ def check(file: Path) -> None:
 
 
 def changed(file: Path) -> UserError:
+    again = "" if file.name in WRITTEN_ONCE else " in a run, remove scores.json and train with --resume;"
     return UserError(
-        f"{file} is not as it was when it was saved: it is damaged, edited or of another training; {REMEDY}"
+        f"{file} is not as it was when it was saved: it is damaged, edited or of another training; bring it back from "
+        f"a copy;{again} or remove {NAME} there to take it as it is"
     )
 
 

@@ -1,6 +1,7 @@
 """mixmo eval of saved networks, and on images of the user's choice."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +120,55 @@ def test_refusals(saved: Path, files: Path, runs: list[Run], tmp_path: Path, sai
     Image.new("L", (8, 8)).save(files / "images" / "zebra" / "1.png")
     sentence = said("eval", saved, "--on", files / "images", *ON_CPU)
     assert "classes that the model does not know: zebra" in sentence
+
+
+def test_networks_of_one_run(tmp_path: Path, scored: Eval, said: Callable[..., str]) -> None:
+    """All of them are members; one of them counts once, and none is looked for elsewhere."""
+    both = tmp_path / "both"
+    small = ("--epochs", "1", "--width", "1", "--batch_size", "256", "--quiet", "true", *ON_CPU)
+    assert main(["train", "digits/de2", *small, "--out", str(both)]) == 0
+    assert len(scored(both, "--on", "digits")["members"]) == 2
+    assert f"{both / '0'} is given twice" in said("eval", both, both / "0", "--on", "digits", *ON_CPU)
+    shutil.rmtree(both / "1")
+    assert f"{both / '1'} is no run directory" in said("eval", both, "--on", "digits", *ON_CPU)
+
+
+def test_a_folder_of_the_name_of_the_data_set(
+    saved: Path, tmp_path: Path, scored: Eval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert scored(saved)["images"] == 360
+
+
+def test_randomised_sets_are_the_same_each_time(runs: list[Run], tmp_path: Path, scored: Eval) -> None:
+    logits, labels = runs[0].logits("last")
+    calibration = calibrate(logits, labels, method="aps", randomised=True)
+    mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
+    assert scored(tmp_path / "net")["sets"] == scored(tmp_path / "net")["sets"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "size", "on", "says"),
+    [
+        (10, (1, 8, 8), "files", "net does not name its classes; save it with about="),
+        (12, (1, 8, 8), "digits", "answers for 12 classes, which it does not name, and digits has 10"),
+        (10, (1, 8, 16), "digits", "sees 8 x 16 pixels, and images are cut to squares only"),
+    ],
+)
+def test_networks_that_say_too_little(
+    classes: int, size: tuple[int, int, int], on: str, says: str, files: Path, tmp_path: Path, said: Callable[..., str]
+) -> None:
+    net = mixmo.create("wrn10_1", classes=classes, members=2, channels=1)
+    mixmo.save_pretrained(net, tmp_path / "net", about=About(size, (0.5,), (0.5,)))
+    assert says in said("eval", tmp_path / "net", "--on", files / "images" if on == "files" else on, *ON_CPU)
+
+
+def test_one_image(saved: Path, files: Path, tmp_path: Path, said: Callable[..., str]) -> None:
+    shutil.copytree(files / "images" / "6", tmp_path / "one" / "6")
+    for extra in sorted((tmp_path / "one" / "6").iterdir())[1:]:
+        extra.unlink()
+    assert "has one image, and scores need two at least" in said("eval", saved, "--on", tmp_path / "one", *ON_CPU)
 
 
 def test_a_network_that_does_not_say_what_it_was_trained_on(tmp_path: Path, said: Callable[..., str]) -> None:

@@ -40,3 +40,12 @@ def test_quiet_is_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     with Progress(RECIPE, Schedule(RECIPE, 1437), 0, quiet=True) as bar:
         bar.step(1)
     assert capsys.readouterr().err == ""
+
+
+def test_a_bar_ends_at_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that come faster than the bar is drawn are shown at the end."""
+    with Progress(RECIPE, Schedule(RECIPE, 1437), 0, quiet=False) as bar:
+        bar.live = True
+        for step in range(1, 23):
+            bar.step(step)
+    assert bar.bar.tasks[0].completed == 22

@@ -9,7 +9,7 @@ import torch
 from jsonargparse import Namespace
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.model import labelled_logits, open_model
+from mixmo.cli.model import dataset_logits, labelled_logits, open_model
 from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
@@ -29,8 +29,8 @@ def main(arguments: list[str]) -> None:
         "--on",
         type=str | None,
         default=None,
-        help="labelled images to score on: a data set (its test images), a folder of class folders, or a CSV of "
-        "path,label; by default the test set of the run, or of what the saved network was trained on",
+        help="labelled images to score on: a folder of class folders, a CSV of path,label, or a data set by its name "
+        "(its test images); by default the test set of the run, or of what the saved network was trained on",
     )
     into.add_argument(
         "--source", type=Literal["logits", "weights"], default="logits", help="stored logits, or predict again"
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
         "--which",
         type=Literal["last", "best"] | None,
         default=None,
-        help="epoch to score; by default both, and for --corruptions, --ood and --multiplex the last",
+        help="epoch of runs to score; by default both, and for --on, --corruptions, --ood and --multiplex the last",
     )
     into.add_argument("--json", action="store_true", help="print JSON")
     into.add_argument("--device", default="auto", help="where to predict")
@@ -103,16 +103,21 @@ def score_models(
     paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None
 ) -> dict[str, Any]:
     """Scores on labelled images; those of several models as one ensemble."""
-    check_different([Run(path) for path in paths])
+    check_different([Run(one) for path in paths for one in (Run(path).networks() if is_run(path) else [path])])
     models = [open_model(path, which, device) for path in paths]
     for model in models:
         if model.about.classes != models[0].about.classes:
             raise UserError(f"{model.path} knows other classes than {paths[0]}; an ensemble needs the same")
-    on = on or models[0].about.dataset
-    if on is None:
+    trained_on = models[0].about.dataset
+    if on is None and trained_on is None:
         raise UserError(f"{paths[0]} does not say what it was trained on; give labelled images with --on")
-    parts = [labelled_logits(model, on, root) for model in models]
+    score = labelled_logits if on else dataset_logits  # a folder may happen to have the data set's name
+    on = on or str(trained_on)
+    parts = [score(model, on, root) for model in models]
     logits_MNK, labels_N = torch.cat([logits for logits, _ in parts]), parts[0][1]
+    if len(labels_N) < 2:
+        raise UserError(f"{on} has one image, and scores need two at least; give more")
     calibration = models[0].calibration if len(models) == 1 else None
+    torch.manual_seed(0)  # for randomised sets: the same scores each time
     scores = score_answers(logits_MNK, labels_N, calibration)
     return {"models": [str(path) for path in paths], "on": on, "images": len(labels_N), **scores}

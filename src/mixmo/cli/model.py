@@ -55,7 +55,7 @@ class Model(NamedTuple):
 
 def open_model(path: Path, which: str, device: torch.device) -> Model:
     """The network or networks, on the device."""
-    paths = Run.open(path).networks() if is_run(path) else [path]
+    paths = [Run.open(one).path for one in Run.open(path).networks()] if is_run(path) else [path]
     nets = [load(one, which).to(device) for one in paths]
     about: About | None = getattr(nets[0], "about", None)
     if about is None:
@@ -66,9 +66,11 @@ def open_model(path: Path, which: str, device: torch.device) -> Model:
 def file_logits(model: Model, where: Path, doing: str) -> tuple[Tensor, Tensor]:
     """Every head's logits of the images in a folder of class folders, or in a CSV of path,label, and their labels."""
     samples = in_class_folders(where) if where.is_dir() else in_csv(where)
-    number = dict(zip(model.about.classes or (), range(len(model.about.classes or ())), strict=True))
+    classes = model.about.classes
+    if classes is None:
+        raise UserError(f"{model.path} does not name its classes; save it with about=mixmo.About(..., classes=...)")
     check_known(model, {sample.label for sample in samples}, str(where))
-    label = {sample.path: number[sample.label] for sample in samples}
+    label = {sample.path: classes.index(sample.label) for sample in samples}
     logits, labels = [], []
     for read in model.read([sample.path for sample in samples], doing):
         if read.paths:
@@ -85,14 +87,25 @@ def dataset_logits(model: Model, name: str, root: Path | None) -> tuple[Tensor, 
     classes = about.classes or dataset.classes
     check_known(model, set(dataset.classes), name)
     channels, height, width = about.size
+    if height != width:
+        raise UserError(
+            f"{model.path} sees {height} x {width} pixels, and images are cut to squares only; give tensors to "
+            "mixmo.predict"
+        )
     sides = (height, width) if about.resize is None else (about.resize, about.resize)
     count, logits = len(dataset.test.labels), []
     tracked = track(range(0, count, model.batch), f"scoring {count:,} images")
     for _, part in zip(tracked, dataset.test.images.split(model.batch), strict=True):
         stored_NHWC = part if part.shape[1:3] == sides else fit(part, channels, *sides)
         logits.append(model(fit(centre(stored_NHWC, height), *about.size)).logits)
+    logits_MNK = torch.cat(logits, dim=1)
+    if logits_MNK.shape[2] != len(classes):  # without names of its own, which are as many as its classes
+        raise UserError(
+            f"{model.path} answers for {logits_MNK.shape[2]} classes, which it does not name, and {name} has "
+            f"{len(classes)}; save it with about=mixmo.About(..., classes=...)"
+        )
     number = torch.tensor([classes.index(label) for label in dataset.classes])
-    return torch.cat(logits, dim=1), number[dataset.test.labels]
+    return logits_MNK, number[dataset.test.labels]
 
 
 def check_known(model: Model, labels: set[str], where: str) -> None:

@@ -121,7 +121,9 @@ class Checkpoints:
                     file.write_text(json.dumps(asdict(state)))
                 with replacing(temporary / seal.NAME) as file:
                     files = [*sorted(temporary.iterdir()), *self._beside(state)]
-                    file.write_text(seal.sums({os.path.relpath(path, temporary): path for path in files}))
+                    file.write_text(
+                        seal.sums({Path(os.path.relpath(path, temporary)).as_posix(): path for path in files})
+                    )
                 shutil.rmtree(final, ignore_errors=True)
                 temporary.rename(final)
             if self.every and state.step % self.every == 0:

@@ -43,7 +43,7 @@ class Progress:
         )
         self.task: TaskID | None = None
         self.text = f"epoch {schedule.epoch(done) + 1}/{recipe.epochs}"
-        self.shown = time.monotonic()
+        self.at, self.shown = done, time.monotonic()
         self.began: float | None = None
 
     def __enter__(self) -> "Progress":
@@ -54,10 +54,12 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.task is not None:  # the last steps came too soon after the one shown
+            self.bar.update(self.task, completed=self.at, description=self.text, speed=self.speed(self.at))
         self.bar.stop()
 
     def step(self, step: int) -> None:
-        now = time.monotonic()
+        self.at, now = step, time.monotonic()
         if self.began is None:  # the first step compiles, for a minute or two: no measure of the others
             self.began, self.done = now, step
         if self.quiet or now - self.shown < (0.2 if self.live else EVERY):
@@ -75,7 +77,7 @@ class Progress:
             self.say(
                 f"epoch {line['epoch']}/{recipe.epochs}  loss {line['train']['loss']:.4f}  "
                 f"top1 {100 * test['top1']:.2f}  nll {test['nll']:.4f}  nllc {test['nllc']:.4f}  "
-                f"{self.speed(line['step'])}"
+                f"{self.speed(line['step'])}".rstrip()
             )
 
     def say(self, text: str) -> None:

@@ -107,7 +107,7 @@ def _encoders(layer: nn.Module, stem: Stem, members: int, apart: float) -> Encod
         linear = close(one(stem.input) + other(stem.input), layer(stem.input))
     if linear:
         return Encoders(spread([layer], members, apart), stem.layout)
-    return Encoders(perturbed(layer, members, apart), stem.layout, scale=1 / members)
+    return Encoders(perturbed(layer, members, apart), stem.layout, linear=False)
 
 
 def _alike(net: Wrapped, trial: Trial) -> bool:

@@ -42,17 +42,18 @@ class Encoders(Copies):
     A backbone's own forward hands its stem one image. The images of the other members and the mixing map are buffers
     that `torch.func.functional_call` replaces for one call: the backbone needs no change and nothing is kept.
 
-    scale: 1, or 1/M for stems that cannot be shared out since they are not linear in their weights.
+    linear: in the stems' weights, which then share out one stem's; else each is a whole one, and they are averaged.
     layout: of the encoded features: NCHW, NHWC or NLC (tokens, row by row).
     """
 
     others: Tensor
     coefficients: Tensor
 
-    def __init__(self, copies: Sequence[nn.Module], layout: str, scale: float = 1.0) -> None:
+    def __init__(self, copies: Sequence[nn.Module], layout: str, linear: bool = True) -> None:
         super().__init__(copies)
         self.layout = layout
-        self.scale = scale
+        self.linear = linear
+        self.scale = 1.0 if linear else 1 / len(copies)
         device = next((p.device for p in self.copies.parameters()), None)
         # Empty between calls: then every member gets the image that comes along the backbone.
         self.register_buffer("others", torch.empty(0, device=device), persistent=False)  # (M - 1, N, C, H, W)
