@@ -8,6 +8,7 @@ import torch
 
 from mixmo import paper
 from mixmo.cli import main
+from mixmo.engine.estimate import Estimate
 from mixmo.recipes import named
 from mixmo.reproduce.cost import MEASURED, h200, run_seconds, speed_of
 from mixmo.reproduce.scores import size_of
@@ -46,6 +47,15 @@ def test_a_cpu_is_measured() -> None:
     recipe = named("digits/vanilla").replace(epochs=2, width=1)
     assert speed.measured
     assert run_seconds(named("cifar100/vanilla"), speed) > 1_000 * run_seconds(recipe, speed) > 0
+
+
+def test_a_busy_cpu_does_not_make_wide_networks_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another process delays the smaller of the measured networks until it is as slow as the larger one."""
+    monkeypatch.setattr("mixmo.reproduce.cost.estimate", lambda *_: Estimate("CPU", 1, 1, 1.0, 1.0))
+    speed = speed_of(torch.device("cpu"))
+    recipe = named("cifar100/vanilla").replace(batch_size=32)
+    assert speed.seconds(recipe.replace(width=1)) == pytest.approx(1.0, rel=1.0)
+    assert speed.seconds(recipe) > 50 * speed.seconds(recipe.replace(width=1)) / 2
 
 
 def test_the_list_has_every_entry(

@@ -74,10 +74,11 @@ def speed_of(device: torch.device) -> Speed:
         slower = estimate(probe, FACTS[probe.dataset], device).step_seconds / known.seconds(probe)
         step, image, operation = (slower * number for number in (known.step, known.image, known.operation))
         return Speed(name, step, image, operation, measured=True)
-    # Two networks, two unknowns: a step's own time and that of a multiply-add.
-    small, large = named("digits/vanilla"), named("cifar100/vanilla").replace(width=1, batch_size=8)
-    taken = [estimate(probe, FACTS[probe.dataset], device).step_seconds for probe in (small, large)]
-    work = [probe.batch_size * size_of(probe)["multiply_adds"] for probe in (small, large)]
-    operation = max(0.0, (taken[1] - taken[0]) / (work[1] - work[0]))
-    step = max(0.0, taken[0] - operation * work[0])
+    # A multiply-add's time from a network that is hardly anything else, what is left of a tiny one's is a step's own: a
+    # difference of the two would be mostly noise on a busy machine.
+    large, small = named("cifar100/vanilla").replace(width=1, batch_size=32), named("digits/vanilla")
+    taken = [estimate(probe, FACTS[probe.dataset], device).step_seconds for probe in (large, small)]
+    work = [probe.batch_size * size_of(probe)["multiply_adds"] for probe in (large, small)]
+    operation = taken[0] / work[0]
+    step = max(0.0, taken[1] - operation * work[1])
     return Speed("CPU", step, 0.0, operation, fp32=1.0, compiling=0.0, measured=True)
