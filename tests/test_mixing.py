@@ -72,7 +72,7 @@ def test_coefficients_are_a_partition(mask: str, members: int) -> None:
     torch.testing.assert_close(shares.sum(0), torch.ones_like(shares[0]))
     assert shares.min() >= 0
     if mask in MASKS:
-        k = int(draws.batch[1] * members)
+        k = int(draws.batch[1, 0] * members)
         assert set(shares[k].unique().tolist()) <= {0.0, 1.0}
         assert shares.shape == (members, 64, 1, 16, 16)
 
@@ -83,7 +83,7 @@ def test_soft_extension_by_a_plain_loop() -> None:
     draws = draws_of(mixer, n=8)
     shares = coefficients_of(mixer, draws)
     kappa = draws.gamma / draws.gamma.sum(0)
-    k = int(draws.batch[1] * 3)
+    k = int(draws.batch[1, 0] * 3)
     for n in range(8):
         region = MASKS["cut"].draw(kappa[k, n : n + 1], draws.mask[n : n + 1], 16, 16)[0]
         for m in range(3):
@@ -114,7 +114,7 @@ def test_ratios_are_symmetric_and_realised_kappa_matches_the_reference(reference
         )
         kappa = 1 / (1 + (mix.weights[1] / mix.weights[0]) ** 3)  # w_3 turned back into kappa
         first.append(kappa)
-        small.append(kappa if draws.batch[1] < 0.5 else 1 - kappa)
+        small.append(kappa if draws.batch[1, 0] < 0.5 else 1 - kappa)
     realised = torch.cat(small).numpy()
     known = reference["cutmix/realised_kappa"]
     assert realised.mean() == pytest.approx(known.mean(), abs=0.005)

@@ -27,7 +27,7 @@ class MixDraws(NamedTuple):
     gamma: Tensor  # (M, N) standard gamma variables of shape alpha; normalised, they are Dirichlet(alpha)
     mask: Tensor  # (N, P) uniform numbers of the mask
     sample: Tensor  # (N,) uniform: the random association of inputs and heads
-    batch: Tensor  # (2,) uniform: patch or linear; the member k that shows in the region
+    batch: Tensor  # (2, N) uniform, one each a batch: patch or linear; the member k that shows in the region
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,23 @@ class Mixer:
         return self.p * min(1.0, max(0.0, 12 * (1 - progress)))
 
     def draw(
-        self, n: int, height: int, width: int, device: torch.device, generator: Generator | None = None
+        self,
+        n: int,
+        height: int,
+        width: int,
+        device: torch.device,
+        generator: Generator | None = None,
+        ghosts: int = 1,
     ) -> MixDraws:
-        """The randomness for n samples whose images are height x width."""
+        """The randomness for n samples, in so many batches, whose images are height x width."""
         h, w = grid(height, width, self.stride)
         numbers = MASKS[self.mask].uniforms(h, w) if self.mask in MASKS else 0
         shape = torch.full((self.members, n), self.alpha, device=device)
         gamma = torch._standard_gamma(shape, generator)  # what torch.distributions uses, with our generator
-        uniform = [torch.rand(s, device=device, generator=generator) for s in ((n, numbers), (n,), (2,))]
-        return MixDraws(gamma, *uniform)
+        mask, sample, batch = (
+            torch.rand(s, device=device, generator=generator) for s in ((n, numbers), (n,), (2, ghosts))
+        )
+        return MixDraws(gamma, mask, sample, batch.repeat_interleave(n // ghosts, 1))
 
     def coefficients(self, draws: MixDraws, chance: Tensor, height: int, width: int) -> Tensor:
         """The share of each member at each position, (M, N, 1, h, w); they sum to one over the members.
@@ -134,13 +142,13 @@ class Mixer:
         if self.mask in UNMASKED or members == 1:
             return linear
         h, w = grid(height, width, self.stride)
-        k = (draws.batch[1] * members).long().clamp_max(members - 1)
-        kappa_N = kappa_MN.gather(0, k.expand(1, kappa_MN.shape[1]))[0]
+        k_N = (draws.batch[1] * members).long().clamp_max(members - 1)
+        kappa_N = kappa_MN.gather(0, k_N[None])[0]
         region = MASKS[self.mask].draw(kappa_N, draws.mask, h, w)[None, :, None]
-        inside = (torch.arange(members, device=k.device) == k)[:, None, None, None, None]
+        inside = (torch.arange(members, device=k_N.device)[:, None] == k_N)[:, :, None, None, None]
         others = (linear * ~inside) / (linear * ~inside).sum(0)
         masked = torch.where(inside, region, others * (1 - region))
-        return torch.where(draws.batch[0] < chance, masked, linear)
+        return torch.where((draws.batch[0] < chance)[:, None, None, None], masked, linear)
 
     def assemble(self, images: Tensor, targets: Tensor, coefficients: Tensor, draws: MixDraws) -> Mix:
         """The Mix of images (M, N, ...) and targets (M, N) or (M, N, K), with kappa as realised by the mask."""

@@ -13,22 +13,32 @@ def steps_per_epoch(samples: int, batch_size: int, repetition: int) -> int:
     return samples // (batch_size // repetition)
 
 
-def draw_order(*shape: int, device: torch.device, generator: Generator | None = None) -> Tensor:
-    """Permutations of the last dimension, each as likely.
+def draw_order(*shape: int, device: torch.device, generator: Generator | None = None, ghosts: int = 1) -> Tensor:
+    """Permutations of the last dimension, each as likely; of ghost batches, each within its own.
 
     Not for the compiled part of a step: a sort compiles for seconds, and for two minutes where the compiler combines it
     with a reduction and tunes both.
     """
-    return torch.rand(shape, device=device, generator=generator).argsort(dim=-1)
+    u = torch.rand(shape, device=device, generator=generator)
+    order = u.view(*shape[:-1], ghosts, -1).argsort(dim=-1)
+    first = torch.arange(ghosts, device=device)[:, None] * order.shape[-1]
+    return (order + first).flatten(-2)
 
 
-def pair(unique_n: Tensor, repetition: int, order_MN: Tensor, rho: float = 0.0, u_N: Tensor | None = None) -> Tensor:
+def pair(
+    unique_n: Tensor,
+    repetition: int,
+    order_MN: Tensor,
+    rho: float = 0.0,
+    u_N: Tensor | None = None,
+    ghosts: int = 1,
+) -> Tensor:
     """Indices (M, N) of the images of each member: the n = N / b samples, each b times, in M independent orders.
 
     An image may meet itself. With MIMO's input repetition, a share rho of the samples shows one image to all members.
-    `order_MN` are the orders, of `draw_order`; `u_N` are uniform numbers.
+    `order_MN` are the orders, of `draw_order`; `u_N` are uniform numbers. Ghost batches have n / `ghosts` samples each.
     """
-    batch_N = unique_n.repeat(repetition)
+    batch_N = unique_n.view(ghosts, -1).repeat(1, repetition).flatten()
     index_MN = batch_N[order_MN]
     if rho > 0:
         assert u_N is not None

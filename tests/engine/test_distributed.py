@@ -52,7 +52,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["cut-mixmo", "mimo", "augmented"])
+@pytest.mark.parametrize("name", ["cut-mixmo", "mimo", "augmented", "ghost"])
 def test_two_processes_equal_one(both: Path, script: ModuleType, tmp_path: Path, name: str) -> None:
     """20 steps in float64, then the logits of the test set. Pixels and masks are float32: hence the last digits."""
     found = json.loads((both / "found.json").read_text())

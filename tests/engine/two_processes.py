@@ -15,8 +15,8 @@ from torch import nn
 from mixmo import data
 from mixmo.cli import main as mixmo
 from mixmo.engine import Runtime, train
-from mixmo.engine.distributed import GlobalBatchNorm
 from mixmo.engine.loop import Trainer
+from mixmo.engine.norm import GlobalBatchNorm
 from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step
 from mixmo.models import Network
@@ -28,6 +28,7 @@ RUNTIME = Runtime(device="cpu", quiet=True)
 RECIPES = {
     "cut-mixmo": named("digits/cut-mixmo").replace(width=1),
     "mimo": named("digits/mimo-repetition").replace(width=1),
+    "ghost": named("digits/cut-mixmo").replace(width=1, ghost=8),
     "augmented": named("digits/cut-mixmo+cutmix").replace(width=1, augmix=True, members=3, batch_size=30, repetition=3),
 }
 LOST = ["digits/cut-mixmo", "--width", "1", "--device", "cpu", "--save_seconds", "0.001"]
@@ -56,6 +57,7 @@ def losses(recipe: Recipe, folder: Path, steps: int = 20) -> list[float]:
         draws = trainer.batches.draw(unique[: recipe.batch_size // recipe.repetition], trainer.stream.at("step", step))
         trainer.step(draws, trainer.schedule.lr(step), 0.5)
         values.append(trainer.world.mean(trainer.step.meter)[0].item())
+    trainer.share_statistics()
     return values + trainer.logits(dataset.test)[0, :, 0].tolist()
 
 

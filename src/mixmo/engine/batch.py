@@ -54,7 +54,7 @@ class Draws(NamedTuple):
         if pixel is not None:
             partner = None if pixel.partner is None else pixel.partner[:, part]
             pixel = PixelDraws(partner, pixel.crop[:, part], pixel.gamma[:, :, part], pixel.kind[:, part])
-        mix = MixDraws(mix.gamma[:, part], mix.mask[part], mix.sample[part], mix.batch)
+        mix = MixDraws(mix.gamma[:, part], mix.mask[part], mix.sample[part], mix.batch[:, part])
         return self._replace(crop=self.crop[:, part], mix=mix, pixel=pixel)
 
 
@@ -99,8 +99,8 @@ class Batches:
         def uniform(*shape: int) -> Tensor:
             return torch.rand(shape, device=device, generator=generator)
 
-        mix = self.mixer.draw(n, self.height, self.width, device, generator)
-        order = draw_order(members, n, device=device, generator=generator)
+        mix = self.mixer.draw(n, self.height, self.width, device, generator, recipe.ghosts)
+        order = draw_order(members, n, device=device, generator=generator, ghosts=recipe.ghosts)
         same, crop = uniform(n), uniform(members, n, self.crop_uniforms)
         operations = uniform(members, len(unique), augmix_uniforms()) if recipe.augmix else None
         pixel = None
@@ -126,7 +126,7 @@ class Batches:
         """The step's batch; `chance` is the probability of a mask at this point of training."""
         recipe, pool = self.recipe, draws.pool or self.split
         slots_n = torch.arange(len(draws.unique), device=chance.device)
-        slot_MN = pair(slots_n, recipe.repetition, draws.order, recipe.rho, draws.same)[:, self.part]
+        slot_MN = pair(slots_n, recipe.repetition, draws.order, recipe.rho, draws.same, recipe.ghosts)[:, self.part]
         draws = draws.of(self.part)
         index_MN = draws.unique[slot_MN]
         operations = None

@@ -158,39 +158,6 @@ def reason(error: RuntimeError) -> str:
     return re.sub(r"^\[\S+\] ", "", first_line(error)).partition(". ")[0]
 
 
-def synchronise(net: nn.Module, device: torch.device) -> nn.Module:
-    """Batch normalisation over the batches of all processes. Parameters and their names stay."""
-    if device.type == "cuda":
-        return nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-any-return]
-    for layer in net.modules():
-        if type(layer) is nn.BatchNorm2d:
-            layer.__class__ = GlobalBatchNorm  # torch's own SyncBatchNorm has no CPU path
-    return net
-
-
-class GlobalBatchNorm(nn.BatchNorm2d):
-    """Batch normalisation with the statistics of all processes' batches, which are of one size; on any device."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(x)
-        dims = (0, 2, 3)
-        mean = all_mean(x.mean(dims))
-        centred = x - mean[:, None, None]
-        variance = all_mean(centred.square().mean(dims))
-        count = x.numel() // x.shape[1] * dist.get_world_size()
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
-        scale = self.weight * (variance + self.eps).rsqrt()
-        return centred * scale[:, None, None] + self.bias[:, None, None]
-
-
 def all_mean(values: Tensor) -> Tensor:
     """The mean over the processes, with its gradient."""
     return AllMean.apply(values)  # type: ignore[no-any-return,no-untyped-call]

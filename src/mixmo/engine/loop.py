@@ -15,8 +15,9 @@ from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches
 from mixmo.engine.budget import fitted, measure
 from mixmo.engine.checkpoint import Checkpoints, State
-from mixmo.engine.distributed import World, lost, reason, synchronise
+from mixmo.engine.distributed import World, lost, reason
 from mixmo.engine.loggers import Logger, Loggers
+from mixmo.engine.norm import synchronise
 from mixmo.engine.prepare import check_memory, describe, hold_out, image_size
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
@@ -65,7 +66,7 @@ class Trainer:
         )
         net = fresh_network(recipe, dataset, trained=self.checkpoints.latest() is None)
         self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if self.world.size > 1:
+        if self.world.size > 1 and not recipe.ghost:
             self.net = synchronise(self.net, device)
         self.average = Average(self.net, recipe.average * self.schedule.steps_per_epoch) if recipe.average else None
         self.scored = self.average.net if self.average else self.net
@@ -200,10 +201,18 @@ class Trainer:
             state.seconds += time.monotonic() - began
         if self.world.size > 1:
             self.read_meter()
+            if self.recipe.ghost:
+                self.share_statistics()
 
     def read_meter(self) -> None:
         """The one wait for the device in an epoch."""
         self.state.meter = tuple(self.world.mean(self.step.meter).tolist())
+
+    def share_statistics(self) -> None:
+        """The running statistics of batch normalisation, over the ghost batches of all processes."""
+        nets = (self.net, self.average.net) if self.average else (self.net,)
+        for buffer in (buffer for net in nets for buffer in net.buffers() if buffer.is_floating_point()):
+            buffer.copy_(self.world.mean(buffer))
 
     def ended_epoch(self) -> int:
         """The number of the epoch that has just ended and is not logged yet, or 0."""

@@ -106,6 +106,11 @@ def check_world(recipe: Recipe, world: World) -> None:
             f"batch_size = {recipe.batch_size} cannot be shared out among {world.size} processes; "
             f"take a multiple of {world.size}"
         )
+    if recipe.ghost and recipe.ghosts % world.size:
+        raise UserError(
+            f"the {recipe.ghosts} ghost batches of a step cannot be shared out among {world.size} processes; "
+            f"take another batch_size or ghost"
+        )
     whole = {"hidden": recipe.hidden, "saliency": recipe.saliency, "subnets": recipe.subnets}
     for name, value in whole.items():
         if value not in ("none", 0):

@@ -4,6 +4,7 @@ import torch
 
 from mixmo.about import About
 from mixmo.convert import convert
+from mixmo.engine.norm import set_ghost
 from mixmo.errors import UserError
 from mixmo.hub.load import load
 from mixmo.models import Network
@@ -23,7 +24,9 @@ def fresh_network(recipe: Recipe, dataset: Dataset, trained: bool = True) -> Net
         net = recipe.network(len(dataset.classes), dataset.train.images.shape[3])
         if recipe.start is not None and trained:
             begin_with(net, recipe, dataset)
-        return net
+    if recipe.ghost:
+        set_ghost(net, recipe.ghost)
+    return net
 
 
 def begin_with(net: Network, recipe: Recipe, dataset: Dataset) -> None:

@@ -92,6 +92,8 @@ class Recipe:
 
     batch_size: int = 64
     """Images an optimisation step reads by each member."""
+    ghost: int = 0
+    """Images a ghost batch: a step pairs, mixes and normalises that many at a time, as if apart; 0: all of them."""
     repetition: int = 2
     """Batch repetition b: each image b times a batch, learning rate divided by b, steps multiplied by b."""
     epochs: int = 300
@@ -145,7 +147,7 @@ class Recipe:
         for name in ("members", "width", "batch_size", "repetition", "epochs", "networks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
-        counts = ("validation", "crop", "seed", "subnets", "transport")
+        counts = ("validation", "crop", "seed", "subnets", "transport", "ghost")
         for name in (*counts, "warmup", "weight_decay", "momentum", "clean", "average"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative or infinite")
@@ -180,6 +182,17 @@ class Recipe:
                 f"repetition b = {self.repetition} does not divide batch_size = {self.batch_size}; "
                 f"take a batch_size that is a multiple of b"
             )
+        if self.ghost and (self.batch_size % self.ghost or self.ghost % self.repetition):
+            raise UserError(
+                f"ghost = {self.ghost} with batch_size = {self.batch_size} and repetition b = {self.repetition}; "
+                f"take a divisor of batch_size that is a multiple of b"
+            )
+        for name, off in (("hidden", "none"), ("saliency", "none"), ("subnets", 0)):
+            if self.ghost and getattr(self, name) != off:
+                raise UserError(
+                    f"ghost = {self.ghost}, but {name} = {getattr(self, name)} mixes the samples of a whole batch; "
+                    "set ghost = 0"
+                )
         if self.saliency != "none" and self.hidden != "none":
             raise UserError(f"saliency = {self.saliency} and hidden = {self.hidden} both mix a batch; take one of them")
         if self.saliency == "co-mixup" and part_size(self.batch_size) < 3:
@@ -212,6 +225,11 @@ class Recipe:
     def seen(self, size: tuple[int, int, int]) -> tuple[int, int, int]:
         """What the network sees of images of this size; both (C, H, W)."""
         return size if self.size is None else (size[0], self.size, self.size)
+
+    @property
+    def ghosts(self) -> int:
+        """Batches that a step works on as if they were apart; only their gradients meet."""
+        return self.batch_size // self.ghost if self.ghost else 1
 
     @property
     def rate(self) -> float:

@@ -1,0 +1,78 @@
+"""Whose statistics batch normalisation uses in training. Parameters and their names stay as they are."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from mixmo.engine.distributed import all_mean
+
+
+def synchronise(net: nn.Module, device: torch.device) -> nn.Module:
+    """Those of the batches of all processes."""
+    if device.type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-any-return]
+    for layer in plain_norms(net):
+        layer.__class__ = GlobalBatchNorm  # torch's own SyncBatchNorm has no CPU path
+    return net
+
+
+def set_ghost(net: nn.Module, ghost: int) -> None:
+    """Those of ghost batches of so many images."""
+    for layer in plain_norms(net):
+        layer.__class__ = GhostBatchNorm
+        vars(layer)["ghost"] = ghost
+
+
+def plain_norms(net: nn.Module) -> list[nn.Module]:
+    return [layer for layer in net.modules() if type(layer) is nn.BatchNorm2d]
+
+
+class RunningBatchNorm(nn.BatchNorm2d):
+    """Its part in what follows: the running statistics, which are those of torch."""
+
+    def follow(self, mean_C: Tensor, variance_C: Tensor, count: int) -> None:
+        """One step of the running statistics towards those of `count` values a channel."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean_C.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_((variance_C * (count / (count - 1))).to(self.running_var.dtype), self.momentum)
+
+
+class GlobalBatchNorm(RunningBatchNorm):
+    """Batch normalisation with the statistics of all processes' batches, which are of one size; on any device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        dims = (0, 2, 3)
+        mean = all_mean(x.mean(dims))
+        centred = x - mean[:, None, None]
+        variance = all_mean(centred.square().mean(dims))
+        self.follow(mean, variance, x.numel() // x.shape[1] * dist.get_world_size())
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return centred * scale[:, None, None] + self.bias[:, None, None]
+
+
+class GhostBatchNorm(RunningBatchNorm):
+    """Batch normalisation that sees a batch as several smaller ones (Hoffer et al., "Train longer, generalize better").
+
+    The running statistics follow the mean over the ghost batches. Every process follows its own ones; as this is
+    linear, their mean at any time is what one process with all of them would have.
+    """
+
+    ghost: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        x_GNCHW = x.unflatten(0, (-1, self.ghost))
+        x_GNCHW = x_GNCHW.to(torch.promote_types(x.dtype, torch.float32))  # under autocast, as torch's own
+        variance, mean = torch.var_mean(x_GNCHW, (1, 3, 4), correction=0, keepdim=True)
+        self.follow(mean.mean(0).flatten(), variance.mean(0).flatten(), x_GNCHW[0].numel() // x.shape[1])
+        scale = self.weight[:, None, None] * (variance + self.eps).rsqrt()
+        y_GNCHW: Tensor = (x_GNCHW - mean) * scale + self.bias[:, None, None]
+        return y_GNCHW.flatten(0, 1).to(x.dtype)
