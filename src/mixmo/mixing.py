@@ -113,9 +113,11 @@ class Mixer:
         """The randomness for n samples whose images are height x width."""
         h, w = grid(height, width, self.stride)
         numbers = MASKS[self.mask].uniforms(h, w) if self.mask in MASKS else 0
-        shape = torch.full((self.members, n), self.alpha, device=device)
+        # float32 whatever torch's default: Lightning's "bf16-true" makes that bfloat16, too coarse for ratios.
+        dtype, sizes = torch.float32, ((n, numbers), (n,), (2,))
+        shape = torch.full((self.members, n), self.alpha, device=device, dtype=dtype)
         gamma = torch._standard_gamma(shape, generator)  # what torch.distributions uses, with our generator
-        uniform = [torch.rand(s, device=device, generator=generator) for s in ((n, numbers), (n,), (2,))]
+        uniform = [torch.rand(size, device=device, dtype=dtype, generator=generator) for size in sizes]
         return MixDraws(gamma, *uniform)
 
     def coefficients(self, draws: MixDraws, chance: Tensor, height: int, width: int) -> Tensor:

@@ -19,7 +19,8 @@ def draw_order(*shape: int, device: torch.device, generator: Generator | None = 
     Not for the compiled part of a step: a sort compiles for seconds, and for two minutes where the compiler combines it
     with a reduction and tunes both.
     """
-    return torch.rand(shape, device=device, generator=generator).argsort(dim=-1)
+    # float32 whatever torch's default: in bfloat16 many would be equal, and keep their order.
+    return torch.rand(shape, device=device, dtype=torch.float32, generator=generator).argsort(dim=-1)
 
 
 def pair(unique_n: Tensor, repetition: int, order_MN: Tensor, rho: float = 0.0, u_N: Tensor | None = None) -> Tensor:
