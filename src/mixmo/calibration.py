@@ -86,6 +86,8 @@ def calibrate(
         check_number(name, value)
     check_whole("seed", seed, least=0)
     logits_MNK = check_logits(logits_MNK, "MNK")
+    if bool((logits_MNK >= 0).all()) and torch.allclose(logits_MNK.sum(-1), logits_MNK.new_ones(()), atol=1e-3):
+        raise UserError("logits_MNK are probabilities, which sum to one; pass what comes before the softmax: .logits")
     labels_N = check_labels(labels_N, logits_MNK)
     mean_NK, samples = logits_MNK.mean(0), len(labels_N)
     generator = torch.Generator().manual_seed(seed)

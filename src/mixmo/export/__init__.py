@@ -108,7 +108,7 @@ def export(
     mean, std = check_statistics(mean, std, size[0], normalise)
     folded, whole, why = prepared(net)
     graph, reference = (Deployed(one, temperature, *((mean, std) if normalise else ())) for one in (folded, whole))
-    graph.eval()
+    graph.eval().requires_grad_(False)  # so that who runs a .pt2 file pays for no gradients
     images_NCHW = examples(size, pixels=normalise)
     outputs = run(reference, images_NCHW, size)
     members, count = outputs["members"].shape[1:]
