@@ -12,6 +12,7 @@ from mixmo.metrics.calibration import fit_temperature
 from mixmo.metrics.checks import check_labels, check_logits
 from mixmo.metrics.conformal import Conformal, fewest, fit_conformal, tune
 from mixmo.metrics.selective import Selective, fit_selective
+from mixmo.placement import on_cpu
 
 TUNED = 5  # one held-out sample in so many chooses the constants of RAPS, the others fit its quantile
 
@@ -66,6 +67,7 @@ class Calibration:
             raise UserError(f"this is no calibration that mixmo saved ({error}); fit it again") from error
 
 
+@on_cpu
 def calibrate(
     logits_MNK: Tensor,
     labels_N: Tensor,

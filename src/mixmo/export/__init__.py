@@ -18,6 +18,7 @@ from mixmo.export.shape import Size, image_size
 from mixmo.export.verify import accuracy, compare, examples, run
 from mixmo.export.write import prepared, write
 from mixmo.models.network import Ensemble
+from mixmo.placement import on_cpu
 from mixmo.wrapping.given import ensemble
 
 __all__ = ["Exported", "Metadata", "export"]
@@ -58,6 +59,7 @@ class Exported:
         return "\n".join(lines)
 
 
+@on_cpu
 def export(
     net: Ensemble,
     path: Path | str,
