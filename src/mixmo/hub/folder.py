@@ -108,6 +108,7 @@ def drafts(folder: Path) -> Iterator[str]:
 
 
 @on_cpu
+@torch.inference_mode(False)  # what is loaded can be trained
 def from_pretrained(
     where: Path | str, model: nn.Module | None = None, *, revision: str | None = None, token: str | None = None
 ) -> Ensemble:
