@@ -52,8 +52,7 @@ def run_file(path: Path, images: Tensor) -> dict[str, np.ndarray]:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return dict(zip(names, session.run(None, {"images": images.numpy()}), strict=True))
-    with torch.no_grad():
-        outputs = torch.export.load(path).module()(images)
+    outputs = torch.export.load(path).module()(images)
     return {name: value.numpy() for name, value in outputs.items()}
 
 
@@ -466,6 +465,14 @@ def test_command_states_what_a_precision_costs(
     assert abs(top1 - before) < 0.05
     assert path.stat().st_size < 0.75 * files[path.suffix[1:]].stat().st_size
     assert about["precision"] == precision
+
+
+def test_command_without_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    about = About(SIZE, (0.3,), (0.4,), CLASSES, dataset="birds")
+    folder = mixmo.save_pretrained(network(), tmp_path / "saved", about=about)
+    assert main(["export", str(folder), "--to", str(tmp_path / "a.onnx"), "--precision", "int8"]) == 2
+    assert "unknown data set 'birds'" in (said := capsys.readouterr().err)
+    assert "from Python, mixmo.export(..., calibration=images) takes any" in said
 
 
 class Attentive(nn.Module):

@@ -85,6 +85,13 @@ def test_what_is_not_linear_is_refused_and_stays_usable() -> None:
         mixmo.fold(own)
 
 
+def test_a_network_that_diverged() -> None:
+    net = mixmo.create("wrn10_1", 5, members=2)
+    nn.init.constant_(net.encoders[0].weight, float("nan"))
+    with pytest.raises(mixmo.UserError, match="answers NaN or infinite values; see whether its training diverged"):
+        mixmo.fold(net)
+
+
 def test_concatenated_encodings_are_refused() -> None:
     with pytest.raises(mixmo.UserError, match="concatenated"):
         mixmo.fold(mixmo.create("wrn10_1", 5, members=2, concat=True))

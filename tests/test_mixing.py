@@ -244,3 +244,16 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         with pytest.raises(UserError, match=r"labels for 4 images; give one each"):
             Mixer("cut")(images, labels)
     assert Mixer("cut")(images, [0, 1, 2, 3]).targets.shape == (2, 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mask", [*MASKS, "linear"])
+def test_draws_do_not_depend_on_the_default_precision(mask):
+    images, labels = torch.randn(64, 3, 8, 8), torch.arange(64)
+    draw = [mixmo.Mixer(mask, p=1.0)(images, labels, generator=torch.Generator().manual_seed(0))]
+    torch.set_default_dtype(torch.bfloat16)  # as Lightning's precision "bf16-true" does around a step
+    try:
+        draw.append(mixmo.Mixer(mask, p=1.0)(images, labels, generator=torch.Generator().manual_seed(0)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for usual, other in zip(*draw, strict=True):
+        assert (usual is other is None) or torch.equal(usual, other)

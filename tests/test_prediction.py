@@ -328,6 +328,8 @@ def test_too_little_to_calibrate_with(held_out):
     assert calibrate(logits[:, :45], labels[:45], method="raps", risk=None).selective is None
     with pytest.raises(UserError, match="unknown conformal method 'lacs'; did you mean 'lac'"):
         calibrate(logits, labels, method="lacs")
+    with pytest.raises(UserError, match=r"are probabilities, which sum to one; pass .* \.logits"):
+        calibrate(logits.softmax(-1), labels)
 
 
 @pytest.mark.parametrize(

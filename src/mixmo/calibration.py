@@ -12,6 +12,7 @@ from mixmo.metrics.calibration import fit_temperature
 from mixmo.metrics.checks import check_labels, check_logits
 from mixmo.metrics.conformal import Conformal, fewest, fit_conformal, tune
 from mixmo.metrics.selective import Selective, fit_selective
+from mixmo.placement import on_cpu
 
 TUNED = 5  # one held-out sample in so many chooses the constants of RAPS, the others fit its quantile
 
@@ -66,6 +67,7 @@ class Calibration:
             raise UserError(f"this is no calibration that mixmo saved ({error}); fit it again") from error
 
 
+@on_cpu
 def calibrate(
     logits_MNK: Tensor,
     labels_N: Tensor,
@@ -86,6 +88,8 @@ def calibrate(
         check_number(name, value)
     check_whole("seed", seed, least=0)
     logits_MNK = check_logits(logits_MNK, "MNK")
+    if bool((logits_MNK >= 0).all()) and torch.allclose(logits_MNK.sum(-1), logits_MNK.new_ones(()), atol=1e-3):
+        raise UserError("logits_MNK are probabilities, which sum to one; pass what comes before the softmax: .logits")
     labels_N = check_labels(labels_N, logits_MNK)
     mean_NK, samples = logits_MNK.mean(0), len(labels_N)
     generator = torch.Generator().manual_seed(seed)

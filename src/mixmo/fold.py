@@ -63,6 +63,8 @@ def _fold_wrapped(net: Wrapped) -> Tensor:
 def _verify(net: Ensemble, folded: Ensemble, images: Tensor) -> None:
     with at_rest(net), at_rest(folded), torch.no_grad():
         expected, got = net.each(images), folded.each(images)
+    if not expected.isfinite().all():
+        raise UserError("the network answers NaN or infinite values; see whether its training diverged")
     if not close(got, expected):
         if images.dtype != torch.float64:
             with suppress(UserError, RuntimeError):  # where rounding is blown up, float64 tells

@@ -121,18 +121,18 @@ def low_pass_noise(u_NP: Tensor, h: int, w: int) -> Tensor:
     In the Hartley basis cas = cos + sin, which is real and orthogonal, white noise has independent coefficients and the
     filter is a product: drawing the coefficients leaves one transform instead of two Fourier transforms.
     """
-    f_h1 = torch.fft.fftfreq(h, device=u_NP.device)[:, None]
-    f_w = torch.fft.fftfreq(w, device=u_NP.device)
+    f_h1 = torch.fft.fftfreq(h, device=u_NP.device, dtype=u_NP.dtype)[:, None]
+    f_w = torch.fft.fftfreq(w, device=u_NP.device, dtype=u_NP.dtype)
     frequency_hw = (f_h1.square() + f_w.square()).sqrt().clamp(min=1 / max(h, w))
     coefficients_Nhw = standard_normal(u_NP).view(-1, h, w) / frequency_hw**DECAY
-    rows_Nhw = torch.matmul(_hartley(h, u_NP.device), coefficients_Nhw)
-    return torch.matmul(rows_Nhw, _hartley(w, u_NP.device))
+    rows_Nhw = torch.matmul(_hartley(h, coefficients_Nhw), coefficients_Nhw)
+    return torch.matmul(rows_Nhw, _hartley(w, coefficients_Nhw))
 
 
-def _hartley(length: int, device: torch.device) -> Tensor:
-    """cas(2 pi i j / L) / sqrt(L), symmetric and orthogonal."""
-    position_L = torch.arange(length, device=device)
-    angle_LL = (2 * math.pi / length) * (position_L[:, None] * position_L % length)
+def _hartley(length: int, like: Tensor) -> Tensor:
+    """cas(2 pi i j / L) / sqrt(L), symmetric and orthogonal, for what is to be transformed."""
+    position_L = torch.arange(length, device=like.device)
+    angle_LL = (2 * math.pi / length) * (position_L[:, None] * position_L % length).to(like.dtype)
     return (angle_LL.cos() + angle_LL.sin()) / math.sqrt(length)
 
 

@@ -119,11 +119,11 @@ class Mixer:
         """The randomness for n samples, in so many batches, whose images are height x width."""
         h, w = grid(height, width, self.stride)
         numbers = MASKS[self.mask].uniforms(h, w) if self.mask in MASKS else 0
-        shape = torch.full((self.members, n), self.alpha, device=device)
+        # float32 whatever torch's default: Lightning's "bf16-true" makes that bfloat16, too coarse for ratios.
+        dtype, sizes = torch.float32, ((n, numbers), (n,), (2, ghosts))
+        shape = torch.full((self.members, n), self.alpha, device=device, dtype=dtype)
         gamma = torch._standard_gamma(shape, generator)  # what torch.distributions uses, with our generator
-        mask, sample, batch = (
-            torch.rand(s, device=device, generator=generator) for s in ((n, numbers), (n,), (2, ghosts))
-        )
+        mask, sample, batch = (torch.rand(size, device=device, dtype=dtype, generator=generator) for size in sizes)
         return MixDraws(gamma, mask, sample, batch.repeat_interleave(n // ghosts, 1))
 
     def coefficients(self, draws: MixDraws, chance: Tensor, height: int, width: int) -> Tensor:

@@ -19,7 +19,8 @@ def draw_order(*shape: int, device: torch.device, generator: Generator | None = 
     Not for the compiled part of a step: a sort compiles for seconds, and for two minutes where the compiler combines it
     with a reduction and tunes both.
     """
-    u = torch.rand(shape, device=device, generator=generator)
+    # float32 whatever torch's default: in bfloat16 many would be equal, and keep their order.
+    u = torch.rand(shape, device=device, dtype=torch.float32, generator=generator)
     order = u.view(*shape[:-1], ghosts, -1).argsort(dim=-1)
     first = torch.arange(ghosts, device=device)[:, None] * order.shape[-1]
     return (order + first).flatten(-2)

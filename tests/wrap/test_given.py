@@ -162,3 +162,16 @@ def test_an_error_without_words_is_named() -> None:
             raise NotImplementedError
 
     refused(Picky(), r"for \(3, 64, 64\): NotImplementedError\)")
+
+
+def test_wrapped_and_loaded_in_inference_mode(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    with torch.inference_mode():
+        model = timm.create_model("test_vit", num_classes=4, img_size=32)
+        net = mixmo.wrap(model)
+        again = mixmo.load(mixmo.save_pretrained(net, tmp_path / "saved"))
+    images = torch.randn(4, 3, 32, 32)
+    torch.testing.assert_close(again.each(images), net.eval().each(images))
+    for one in (net, again):
+        mix = mixmo.Mixer("cut", stride=one.stride)(images, torch.arange(4))
+        mixmo.loss(one(mix), mix).backward()

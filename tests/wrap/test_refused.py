@@ -74,6 +74,12 @@ def test_no_classifier() -> None:
     refused(Both(), "returns a dict with colour; a classifier returns logits")
 
 
+@pytest.mark.parametrize("name", ["test_efficientnet", "test_convnext", "test_vit"])
+def test_a_backbone_that_answers_with_features(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    refused(timm.create_model(name, num_classes=0), "num_classes=0 and answers with features; build it with")
+
+
 def test_a_softmax_at_the_end() -> None:
     for last in (nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid()):
         model = nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5), last)

@@ -423,3 +423,20 @@ def test_a_network_that_blows_rounding_up() -> None:
             assert 1e-3 < (each.each(images)[0] - expected).abs().max() / expected.abs().max() < 0.1
         exact = mixmo.wrap(model.double(), size=(3, 16, 16)).each(images.double())
     assert torch.allclose(exact, model(images.double()).expand(2, -1, -1), atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_convnext", "test_resnet"])
+def test_timm_finds_the_depth_of_layers_in_the_backbone(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    from timm.optim import create_optimizer_v2
+
+    model = timm.create_model(name, num_classes=5)
+    groups = [
+        {(group["lr"] * group["lr_scale"], group["weight_decay"]) for group in optimizer.param_groups}
+        for given in (model, mixmo.wrap(model).backbone)
+        for optimizer in [create_optimizer_v2(given, "sgd", lr=0.1, weight_decay=0.05, layer_decay=0.5)]
+    ]
+    assert groups[0] == groups[1]
+    assert len(groups[0]) > 4
+    net = mixmo.wrap(model)
+    assert {id(p) for p in net.parameters()} == {id(p) for p in net.backbone.parameters()}

@@ -59,7 +59,10 @@ def main(arguments: list[str]) -> None:
             test = sample(dataset.test, about, parsed.normalise)
         except UserError as error:
             if parsed.precision == "int8":
-                raise
+                raise UserError(
+                    f"int8 takes its ranges from training images, and {error}; from Python, mixmo.export(..., "
+                    "calibration=images) takes any"
+                ) from error
             print(f"Top1 is not measured: {error}", file=sys.stderr)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it warns of, the summary says

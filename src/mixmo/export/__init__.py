@@ -18,6 +18,7 @@ from mixmo.export.shape import Size, image_size
 from mixmo.export.verify import accuracy, compare, examples, run
 from mixmo.export.write import prepared, write
 from mixmo.models.network import Ensemble
+from mixmo.placement import on_cpu
 from mixmo.wrapping.given import ensemble
 
 __all__ = ["Exported", "Metadata", "export"]
@@ -58,6 +59,7 @@ class Exported:
         return "\n".join(lines)
 
 
+@on_cpu
 def export(
     net: Ensemble,
     path: Path | str,
@@ -108,7 +110,7 @@ def export(
     mean, std = check_statistics(mean, std, size[0], normalise)
     folded, whole, why = prepared(net)
     graph, reference = (Deployed(one, temperature, *((mean, std) if normalise else ())) for one in (folded, whole))
-    graph.eval()
+    graph.eval().requires_grad_(False)  # so that who runs a .pt2 file pays for no gradients
     images_NCHW = examples(size, pixels=normalise)
     outputs = run(reference, images_NCHW, size)
     members, count = outputs["members"].shape[1:]

@@ -33,7 +33,7 @@ def prepared(net: Ensemble) -> tuple[Ensemble, Ensemble, str | None]:
     try:
         return fold(net).eval(), net, None
     except UserError as error:
-        warnings.warn(f"exported unfolded, with one encoder a member: {error}", stacklevel=3)
+        warnings.warn(f"exported unfolded, with one encoder a member: {error}", stacklevel=4)
         return net, net, str(error)
 
 

@@ -23,6 +23,7 @@ from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import near, shipped, shipped_folder
 from mixmo.models import Ensemble, Network
+from mixmo.placement import on_cpu
 from mixmo.predict import evaluating
 from mixmo.weights import PICKLES, fill
 from mixmo.wrapping import Wrapped
@@ -49,8 +50,8 @@ def save_pretrained(
     `about` (by default `net.about`) says how its images are prepared and how good it is; `calibration` replaces the one
     in it. `name` is its name on the Hub, for the model card, which tells the `origin` of the network too. `half` rounds
     matrices and filters to bfloat16: half the size, and a slightly different network. The folder is read back, and the
-    network in it must answer as this one does, after rounding if asked for; only a wrapped backbone that is not timm's
-    needs to be given again to be read.
+    network in it must answer as this one does, after rounding if asked for; only a wrapped backbone that is not timm's,
+    or has layers of its own options, needs to be given again to be read.
     """
     folder, net = check_path("folder", folder), bare(net)
     if not isinstance(net, Ensemble):
@@ -106,6 +107,8 @@ def drafts(folder: Path) -> Iterator[str]:
         raise UserError(f"{folder} cannot be written ({refused.strerror or refused}); name another place") from error
 
 
+@on_cpu
+@torch.inference_mode(False)  # what is loaded can be trained
 def from_pretrained(
     where: Path | str, model: nn.Module | None = None, *, revision: str | None = None, token: str | None = None
 ) -> Ensemble:
@@ -130,7 +133,7 @@ def from_pretrained(
     if len(types) > 1 or types & HALVES:
         net.float()  # CPUs are slow in half precision, and layers of different precision do not compute together
     net.about = about  # type: ignore[assignment]
-    return net.eval()
+    return net.cpu().eval()  # what is in no file is where the given model was
 
 
 def push_to_hub(
@@ -238,7 +241,7 @@ def sample(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
     else:
         size = net.size if isinstance(net, Wrapped) else (describe(net)[0]["channels"], 32, 32)
     parameter = next(net.parameters())
-    images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0)).to(parameter)
+    images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0), device="cpu").to(parameter)
     with torch.no_grad(), evaluating([net]):
         return images, net.each(images)
 

@@ -91,7 +91,7 @@ def scores(
     """How badly each class conforms to each sample, float64 (N, K)."""
     p_NK = check_logits(logits_NK, "NK").softmax(1)
     if not randomised:
-        u_N = torch.ones(len(p_NK))
+        u_N = p_NK.new_ones(len(p_NK))
     elif u_N is None:
         u_N = torch.rand(len(p_NK), dtype=torch.float64)
     return CONFORMAL[method](p_NK, u_N.to(p_NK)[:, None], lam, k_reg)

@@ -8,6 +8,7 @@ from mixmo.metrics.calibration import Halves, calibrate_halves
 from mixmo.metrics.checks import check_labels, check_logits
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
 from mixmo.metrics.scores import METRICS, ece, nll
+from mixmo.placement import on_cpu
 
 
 class Scores(NamedTuple):
@@ -56,6 +57,7 @@ class Report(NamedTuple):
         }
 
 
+@on_cpu
 def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Report:
     """Every score of the ensemble whose members have these logits.
 

@@ -18,6 +18,7 @@ from mixmo.wrapping.wrapped import Wrapped
 __all__ = ["Wrapped", "wrap"]
 
 
+@torch.inference_mode(False)  # the stem is found by gradients
 def wrap(
     model: nn.Module,
     members: int = 2,

@@ -69,6 +69,8 @@ def check_model(model: object) -> None:
         raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
     if isinstance(model, Ensemble) and model.answers > 1:
         raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert gives it other members")
+    if getattr(model, "num_classes", None) == 0:  # timm's way to ask for features
+        raise UserError("the model has num_classes=0 and answers with features; build it with the number of classes")
     if any(nn.parameter.is_lazy(tensor) for tensor in chain(model.parameters(), model.buffers())):
         raise UserError("the model has lazy layers that do not know their shape yet; run it on an image once")
     if any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):

@@ -92,7 +92,7 @@ def sample(model: nn.Module, size: Size) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(()))
     memory.check(8 * math.prod(size), like.device, f"two images of {size}", "give a smaller size")
-    return torch.randn(2, *size, generator=generator).to(like.device, like.dtype)
+    return torch.randn(2, *size, generator=generator, device="cpu").to(like.device, like.dtype)
 
 
 def close(a: Tensor, b: Tensor) -> bool:

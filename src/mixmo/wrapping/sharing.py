@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mixmo import memory
 from mixmo.errors import UserError, check_number
+from mixmo.placement import on_cpu
 
 APART = 0.5  # docs/finetune.md compares
 SLIGHT = 2e-4  # of the weights, where deviations cancel only to first order
@@ -58,6 +59,7 @@ def spread(layers: Sequence[nn.Module], members: int, apart: float = APART) -> l
     return result
 
 
+@on_cpu
 def _strengths(channels: int, members: int, origins: int, apart: float) -> Tensor:
     """How strong each channel is in each member (M, C), one on average; those that were there differ as they did.
 
