@@ -307,6 +307,11 @@ def test_the_calibration_of_the_network_is_used(held_out):
     assert mixmo.predict(net, pixels(), images_per_pass=2).calibration is None
 
 
+def test_a_calibration_of_other_classes_is_refused(held_out):
+    with pytest.raises(UserError, match="fitted to 6 classes, and the network knows 10"):
+        mixmo.predict(network(classes=10), pixels(), calibration=calibrate(*held_out))
+
+
 def test_what_was_not_fitted():
     prediction = mixmo.predict(network(), pixels())
     for name in ("calibrated", "sets", "abstain"):

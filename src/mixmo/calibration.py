@@ -30,12 +30,14 @@ class Calibration:
     conformal: Conformal | None = None
     selective: Selective | None = None
     samples: int = 0  # held-out ones
+    classes: int = 0  # of them; 0: not known
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature)
         if not 0 < self.temperature < math.inf:
             raise UserError(f"temperature = {self.temperature}; logits are divided by it: give a positive number")
         check_whole("samples", self.samples, least=0)
+        check_whole("classes", self.classes, least=0)
         for part in (self.conformal, self.selective):
             for name, value in ({} if part is None else asdict(part)).items():
                 if name != "method":
@@ -108,4 +110,4 @@ def calibrate(
         mean_NK[rest], labels_N[rest], level, method, randomised=randomised, lam=lam, k_reg=k_reg, u_N=u_N[rest]
     )
     selective = None if risk is None else fit_selective(mean_NK, labels_N, risk, delta)
-    return Calibration(fit_temperature(mean_NK, labels_N), conformal, selective, samples)
+    return Calibration(fit_temperature(mean_NK, labels_N), conformal, selective, samples, logits_MNK.shape[-1])
