@@ -16,10 +16,10 @@ from mixmo.files import load_tensors
 from mixmo.metrics import METRICS
 from mixmo.metrics.report import evaluate
 from mixmo.models import Network
-from mixmo.predict import check_multiplex, default_batch, predict_logits
+from mixmo.predict import check_multiplex, default_batch, predict_split
 from mixmo.prediction import Prediction
 from mixmo.runs import WHICH, Run
-from mixmo.types import Split
+from mixmo.types import Answers, Split
 from mixmo.weights import check
 
 CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
@@ -42,9 +42,10 @@ def run_logits(run: Run, which: str, source: str, device: torch.device, root: Pa
     """Every head's test logits and the labels: as stored, or computed again from the weights."""
     if source == "logits":
         return run.logits(which)
-    dataset = data.load(run.recipe.dataset, root, device)
+    dataset = data.load(run.recipe.dataset, root, device, train=False)
     net = load_network(run, which).to(device)
-    return predict_logits(net, dataset, dataset.test, size=run.recipe.size).cpu(), dataset.test.labels.cpu()
+    logits_MNK, labels_N = predict_split(net, dataset, dataset.test, size=run.recipe.size)
+    return logits_MNK.cpu(), labels_N.cpu()
 
 
 def score_runs(
@@ -105,7 +106,7 @@ def score_multiplexed(
     their passes. Every row has passes of as many samples; its speed is that of the fastest of several repeats.
     """
     about = runs[0].recipe
-    dataset = data.load(about.dataset, root, device)
+    dataset = data.load(about.dataset, root, device, train=False)
     order = torch.randperm(len(dataset.test.labels), generator=torch.Generator().manual_seed(0)).to(device)
     test = Split(dataset.test.images[order], dataset.test.labels[order])
     nets = [load_network(run, which).to(device) for run in runs]
@@ -116,28 +117,29 @@ def score_multiplexed(
     batch = default_batch(device)
     rows = []
 
-    def predict(count: int) -> Tensor:
+    def predict(count: int) -> Answers:
         parts = [
-            predict_logits(net, dataset, test, batch_size=batch * count, size=about.size, images_per_pass=count)
+            predict_split(net, dataset, test, batch_size=batch * count, size=about.size, images_per_pass=count)
             for net in nets
         ]
-        return torch.cat(parts).cpu()  # which waits for the device
+        logits_MNK = torch.cat([part.logits for part in parts])
+        return Answers(logits_MNK.cpu(), parts[0].labels.cpu())  # which waits for the device
 
     for count in range(1, about.members + 1):
-        logits_MNK, seconds = _timed(partial(predict, count))
+        (logits_MNK, labels_N), seconds = _timed(partial(predict, count))
         rows.append(
             {
                 "images_per_pass": count,
                 "members_per_image": about.members / count,
                 "multiply_adds": cost / count,
-                "images_per_second": len(order) / seconds,
-                **evaluate(logits_MNK, test.labels.cpu()).to_dict()["ensemble"],
+                "images_per_second": len(labels_N) / seconds,
+                **evaluate(logits_MNK, labels_N).to_dict()["ensemble"],
             }
         )
-    return {"which": which, "images": len(order), "device": device.type, "rows": rows}
+    return {"which": which, "images": len(labels_N), "device": device.type, "rows": rows}
 
 
-def _timed(call: Callable[[], Tensor]) -> tuple[Tensor, float]:
+def _timed(call: Callable[[], Answers]) -> tuple[Answers, float]:
     """What the call gives, and the seconds that it takes at best, of two to five calls."""
     times: list[float] = []
     while len(times) < 2 or (len(times) < 5 and sum(times) < 10):

@@ -115,5 +115,6 @@ def sample(split: Split, about: About, pixels: bool, count: int | None = None) -
     most = min(count or len(split.labels), len(split.labels), max(1, MEMORY // (4 * channels * height * width)))
     chosen = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(0))[:most].sort().values
     mean, std = ((0.0,) * channels, (1.0,) * channels) if pixels else (about.mean, about.std)
-    parts = [normalise(centre(images, size), mean, std) for images in split.images[chosen].split(100)]
-    return torch.cat(parts).contiguous(), split.labels[chosen]
+    parts = list(Split(split.images[chosen], split.labels[chosen]).batches(100))
+    images = torch.cat([normalise(centre(part.resident, size), mean, std) for part in parts])
+    return images.contiguous(), torch.cat([part.labels for part in parts])
