@@ -216,7 +216,12 @@ def test_the_promised_network_is_there() -> None:
 @pytest.mark.parametrize("name", mixmo.shipped())
 def test_what_is_really_shipped(name: str) -> None:
     folder, net = module.shipped_folder(name), mixmo.load(name)
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "SHA256SUMS",
+        "config.json",
+        "model.safetensors",
+    ]
     stored = load_file(folder / "model.safetensors")
     assert (folder / "model.safetensors").stat().st_size < 16e6
     assert {tensor.dtype for tensor in stored.values() if tensor.dim() > 1} == {torch.bfloat16}
