@@ -1,6 +1,7 @@
 """Saved networks: the same answers after every journey, and what is refused."""
 
 import dataclasses
+import io
 import json
 import math
 import pickle
@@ -106,6 +107,15 @@ def test_a_bit_that_was_flipped(name: str, tmp_path: Path):
         mixmo.load(folder)
     (folder / seal.NAME).unlink()  # as it is in folders of earlier versions
     assert (mixmo.load(folder).about == ABOUT) == (name == "model.safetensors")
+
+
+def test_names_that_a_text_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Class folders can have names of any bytes; and the card is UTF-8 wherever it is written."""
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, *_: encoding or "ascii")
+    about = dataclasses.replace(ABOUT, classes=("cat", "猫", "a\udcff"))
+    folder = mixmo.save_pretrained(mixmo.create("wrn10_1", classes=3), tmp_path / "model", about=about)
+    assert mixmo.load(folder).about == about
+    assert "cat, 猫, a\\udcff" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_name_of_a_network_is_found_again(tmp_path: Path):

@@ -87,7 +87,8 @@ def save_pretrained(
                 "the network answers otherwise than a fresh one with its weights; undo what changed its parts"
             )
         (draft / seal.NAME).write_text(seal.sums({file: draft / file for file in (CONFIG, WEIGHTS)}))
-        (draft / CARD).write_text(card(name or folder.name, architecture, about, origin))
+        text = card(name or folder.name, architecture, about, origin)
+        (draft / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")  # names may come from file names
         if folder.exists():
             folder.rmdir()
         shutil.move(draft, folder)
@@ -204,7 +205,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder / pickled[0]} is a pickle, which can run anything when it is read; save the network as {WEIGHTS}"
         )
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({first_line(error)}); save the network again") from error
     if not isinstance(config, dict) or "mixmo" not in config:
