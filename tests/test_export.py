@@ -1,6 +1,7 @@
 """Exported files say what PyTorch says, in ONNX and .pt2, and what a loop over the formulas says."""
 
 import copy
+import dataclasses
 import json
 import sys
 import zipfile
@@ -466,6 +467,16 @@ def test_command_states_what_a_precision_costs(
     assert abs(top1 - before) < 0.05
     assert path.stat().st_size < 0.75 * files[path.suffix[1:]].stat().st_size
     assert about["precision"] == precision
+
+
+def test_command_does_not_measure_other_classes(runs: list[Run], tmp_path: Path, capsys) -> None:
+    net = mixmo.load(runs[0].path)
+    about = dataclasses.replace(net.about, classes=net.about.classes[::-1])
+    mixmo.save_pretrained(net, tmp_path / "net", about=about)
+    assert main(["export", str(tmp_path / "net"), "--to", str(tmp_path / "a.pt2"), "--precision", "bf16"]) == 0
+    out, err = capsys.readouterr()
+    assert "Top1 is not measured: digits has other classes than" in err
+    assert "Top1:" not in out
 
 
 class Attentive(nn.Module):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from mixmo.models import Network
 from mixmo.predict import check_multiplex, default_batch, predict_split
 from mixmo.prediction import Prediction
 from mixmo.runs import WHICH, Run
-from mixmo.types import Answers, Split
+from mixmo.types import Answers, Dataset, Split
 from mixmo.weights import check
 
 CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
@@ -38,11 +39,23 @@ def load_network(run: Run, which: str = "last") -> Network:
     return net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
+    """The data set of a run, whose test images alone are ready; refused if its classes are others than in training."""
+    dataset = data.load(run.recipe.dataset, root, device, train=False)
+    for before, now in zip_longest(run.json("dataset.json")["classes"], dataset.classes):
+        if before != now:
+            raise UserError(
+                f"{dataset.name} has changed since {run.path} was trained on it (a class: {before} -> {now}); bring "
+                "back what it was, or score other images with --on"
+            )
+    return dataset
+
+
 def run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> tuple[Tensor, Tensor]:
     """Every head's test logits and the labels: as stored, or computed again from the weights."""
     if source == "logits":
         return run.logits(which)
-    dataset = data.load(run.recipe.dataset, root, device, train=False)
+    dataset = load_test(run, root, device)
     net = load_network(run, which).to(device)
     logits_MNK, labels_N = predict_split(net, dataset, dataset.test, size=run.recipe.size)
     return logits_MNK.cpu(), labels_N.cpu()
@@ -106,7 +119,7 @@ def score_multiplexed(
     their passes. Every row has passes of as many samples; its speed is that of the fastest of several repeats.
     """
     about = runs[0].recipe
-    dataset = data.load(about.dataset, root, device, train=False)
+    dataset = load_test(runs[0], root, device)
     order = torch.randperm(len(dataset.test.labels), generator=torch.Generator().manual_seed(0)).to(device)
     test = Split(dataset.test.images[order], dataset.test.labels[order])
     nets = [load_network(run, which).to(device) for run in runs]

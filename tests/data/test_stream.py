@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import shutil
 import warnings
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from mixmo import UserError, data
-from mixmo.data import stream
+from mixmo.data import decode, stream
 from mixmo.data.decode import SkippedImages
 from mixmo.data.stream import NOTHING, Files, room
 from mixmo.types import Dataset, Split
@@ -133,6 +134,26 @@ def test_an_unreadable_image_is_not_scored(root: Path, workers: int, count: int)
         streamed = list(load(root, True, workers).test.batches(count))
     assert torch.equal(torch.cat([part.resident for part in streamed]), resident.resident)
     assert torch.cat([part.labels for part in streamed]).tolist() == resident.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_an_image_that_can_be_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A permission, or a disk that is back, changes neither size nor time of a file: the cache must not outlive it."""
+    whole, refused = load(root, False).test, str(root / "val" / "cat" / "1.png")
+    shutil.rmtree(root / ".mixmo-cache")
+    original = decode.decode
+
+    def fails(path: str, size: int) -> np.ndarray:
+        if path == refused:
+            raise PermissionError(13, "Permission denied")
+        return original(path, size)
+
+    monkeypatch.setattr(decode, "decode", fails)
+    monkeypatch.setattr(stream, "decode", fails)
+    for _ in range(2):
+        with pytest.warns(SkippedImages, match="1 of the 6 images"):
+            assert len(load(root, False).test.labels) == 5
+    monkeypatch.undo()
+    assert torch.equal(load(root, False).test.resident, whole.resident)
 
 
 def test_nothing_to_score_is_an_error(root: Path) -> None:

@@ -54,8 +54,13 @@ def main(arguments: list[str]) -> None:
     calibration, test = None, None
     if parsed.precision != "fp32":
         try:
-            dataset = data.load(dataset_name(parsed.model, about), parsed.data)
-            calibration = sample(dataset.train, about, parsed.normalise, CALIBRATION)[0]
+            dataset = data.load(dataset_name(parsed.model, about), parsed.data, train=parsed.precision == "int8")
+            if about.classes not in (None, dataset.classes):
+                raise UserError(
+                    f"{dataset.name} has other classes than {parsed.model}; bring back what it was trained on"
+                )
+            if parsed.precision == "int8":
+                calibration = sample(dataset.train, about, parsed.normalise, CALIBRATION)[0]
             test = sample(dataset.test, about, parsed.normalise)
         except UserError as error:
             if parsed.precision == "int8":

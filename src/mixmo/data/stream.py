@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mixmo import memory
 from mixmo.data.cache import cached, fingerprint
-from mixmo.data.decode import NAMED, Sample, SkippedImages, decode, decode_all, report
+from mixmo.data.decode import NAMED, Decoded, Sample, SkippedImages, decode, decode_all, report
 from mixmo.errors import UserError
 from mixmo.types import Split
 
@@ -73,7 +73,14 @@ class Files:
         """All of them in memory, but for those that cannot be read; from the cache beside them where there is one."""
         what = f"{self.name} in {self.root}"
         stamp = fingerprint(self.root, self.samples)
-        found = cached(self.root, self.name, stamp, self.shape, lambda: decode_all(self.samples, self.size, what))
+
+        def mended(lacking: np.ndarray) -> bool:
+            return any(not _Decoder(self.size)[[self.samples[number].path]].failed for number in lacking)
+
+        def build() -> Decoded:
+            return decode_all(self.samples, self.size, what)
+
+        found = cached(self.root, self.name, stamp, self.shape, build, mended)
         report(self.samples, found.kept, what)
         return Split(torch.from_numpy(found.images), self.labels[torch.from_numpy(found.kept)])
 
