@@ -24,7 +24,7 @@ from mixmo.hub.folder import CARD, WEIGHTS, rounded
 from mixmo.hub.load import SCORES
 from mixmo.metrics import evaluate
 from mixmo.metrics.report import Report, Scores
-from mixmo.predict import predict_logits
+from mixmo.predict import predict_split
 from mixmo.runs import Run, plain
 
 HERE = Path(__file__).resolve().parents[1]
@@ -68,9 +68,9 @@ def main(arguments: list[str] | None = None) -> None:
         logits_MNK, labels_N = run.logits(given.which)
         how = "on the logits that the training stored"
     else:
-        dataset = data.load(run.recipe.dataset, given.data, torch.device(given.device))
-        logits_MNK = predict_logits(net.to(given.device), dataset, dataset.test, size=run.recipe.size).cpu()
-        labels_N = dataset.test.labels.cpu()
+        dataset = data.load(run.recipe.dataset, given.data, torch.device(given.device), train=False)
+        answers = predict_split(net.to(given.device), dataset, dataset.test, size=run.recipe.size)
+        logits_MNK, labels_N = answers.logits.cpu(), answers.labels.cpu()
         how = f"with the weights of this folder, in float32 on {'a CPU' if given.device == 'cpu' else given.device}"
     report = evaluate(logits_MNK, labels_N)
     origin = describe(run, given.which, report, how, (logits_MNK.mean(0).argmax(-1) == labels_N))

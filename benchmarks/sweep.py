@@ -129,7 +129,7 @@ def predict(out: Path, job: str, width: int, compiled: bool, ready) -> None:
     import torch
 
     from mixmo import bench
-    from mixmo.predict import predict_logits
+    from mixmo.predict import predict_split
     from mixmo.recipes import named
 
     recipe, device = named("cifar100/cut-mixmo").replace(width=width), torch.device("cuda")
@@ -142,14 +142,14 @@ def predict(out: Path, job: str, width: int, compiled: bool, ready) -> None:
     def measure(name, net, **options):
         torch.cuda.synchronize()
         t = time.perf_counter()
-        predict_logits(net, dataset, dataset.test, **options)
+        predict_split(net, dataset, dataset.test, **options)
         torch.cuda.synchronize()
         first = time.perf_counter() - t
-        timing = bench.timed(lambda: predict_logits(net, dataset, dataset.test, **options), device, 0.4, 3)
+        timing = bench.timed(lambda: predict_split(net, dataset, dataset.test, **options), device, 0.4, 3)
         seconds[name] = {"first": first, "then": timing.seconds, "spread": timing.spread}
 
     folded = bench.fold(net)
-    logits = [predict_logits(each, dataset, dataset.test) for each in (net, folded)]
+    logits = [predict_split(each, dataset, dataset.test).logits for each in (net, folded)]
     seconds["difference of folded"] = (logits[0] - logits[1]).abs().max().item()
     vanilla = named("cifar100/vanilla").replace(width=width).network(100).to(device, memory_format=torch.channels_last)
     measure("bf16 eager", net, precision="bf16")

@@ -1,6 +1,7 @@
 """Exported files say what PyTorch says, in ONNX and .pt2, and what a loop over the formulas says."""
 
 import copy
+import dataclasses
 import json
 import sys
 import zipfile
@@ -473,6 +474,16 @@ def test_command_without_training_images(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["export", str(folder), "--to", str(tmp_path / "a.onnx"), "--precision", "int8"]) == 2
     assert "unknown data set 'birds'" in (said := capsys.readouterr().err)
     assert "from Python, mixmo.export(..., calibration=images) takes any" in said
+
+
+def test_command_does_not_measure_other_classes(runs: list[Run], tmp_path: Path, capsys) -> None:
+    net = mixmo.load(runs[0].path)
+    about = dataclasses.replace(net.about, classes=net.about.classes[::-1])
+    mixmo.save_pretrained(net, tmp_path / "net", about=about)
+    assert main(["export", str(tmp_path / "net"), "--to", str(tmp_path / "a.pt2"), "--precision", "bf16"]) == 0
+    out, err = capsys.readouterr()
+    assert "Top1 is not measured: digits has other classes than" in err
+    assert "Top1:" not in out
 
 
 class Attentive(nn.Module):

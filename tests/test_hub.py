@@ -1,12 +1,14 @@
 """Saved networks: the same answers after every journey, and what is refused."""
 
 import dataclasses
+import io
 import json
 import math
 import pickle
 import re
 import shutil
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,7 @@ KINDS = ("three", "single", "shared encoder", "shared head", "concat", "folded",
 def test_there_and_back(kind: str, tmp_path: Path):
     net, images = make(kind), torch.randn(2, 3, 32, 32)
     folder = mixmo.save_pretrained(net, tmp_path / "model", about=ABOUT, calibration=fitted())
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert {path.name for path in folder.iterdir()} == {"README.md", seal.NAME, "config.json", "model.safetensors"}
     again = mixmo.from_pretrained(folder)
     assert not again.training
     assert all(parameter.requires_grad for parameter in again.parameters())  # it can be trained further
@@ -91,6 +93,29 @@ def test_there_and_back(kind: str, tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]  # nothing else is left
     second = mixmo.save_pretrained(again, tmp_path / "second")  # what it is about travels on
     assert (second / "config.json").read_text() == (folder / "config.json").read_text()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_bit_that_was_flipped(name: str, tmp_path: Path):
+    folder = mixmo.save_pretrained(mixmo.create("wrn10_1", classes=3), tmp_path / "model", about=ABOUT)
+    content = bytearray((folder / name).read_bytes())
+    place = len(content) - 100 if name == "model.safetensors" else content.index(b"0.4")
+    content[place + 2] ^= 1
+    (folder / name).write_bytes(content)
+    says = rf"model/{name} is not as it was when it was saved: .* from a copy; or remove SHA256SUMS there"
+    with pytest.raises(UserError, match=says):
+        mixmo.load(folder)
+    (folder / seal.NAME).unlink()  # as it is in folders of earlier versions
+    assert (mixmo.load(folder).about == ABOUT) == (name == "model.safetensors")
+
+
+def test_names_that_a_text_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Class folders can have names of any bytes; and the card is UTF-8 wherever it is written."""
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, *_: encoding or "ascii")
+    about = dataclasses.replace(ABOUT, classes=("cat", "猫", "a\udcff"))
+    folder = mixmo.save_pretrained(mixmo.create("wrn10_1", classes=3), tmp_path / "model", about=about)
+    assert mixmo.load(folder).about == about
+    assert "cat, 猫, a\\udcff" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_name_of_a_network_is_found_again(tmp_path: Path):
@@ -267,7 +292,11 @@ def test_push_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def download(name: str, **given: Any) -> str:
         assert name == "me/pets"
         assert not any(".bin" in pattern or pattern == "*" for pattern in given["allow_patterns"])
-        return str(arrived)
+        (tmp_path / "had").mkdir()
+        for path in arrived.iterdir():
+            if any(fnmatch(path.name, pattern) for pattern in given["allow_patterns"]):
+                shutil.copy(path, tmp_path / "had")
+        return str(tmp_path / "had")
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
@@ -275,6 +304,7 @@ def test_push_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert mixmo.push_to_hub(net, "me/pets", about=ABOUT, private=True, token="secret") == "https://hub/me/pets"
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(mixmo.load("me/pets").each(images), net.each(images))
+    assert (tmp_path / "had" / seal.NAME).read_text() == (arrived / seal.NAME).read_text()
     assert 'from_pretrained("me/pets")' in (arrived / "README.md").read_text()
     monkeypatch.setattr(Hub, "create_repo", lambda *_, **__: (_ for _ in ()).throw(OSError("401 unauthorised")))
     with pytest.raises(UserError, match=r"me/pets could not be uploaded \(401 unauthorised\); see `hf auth login`"):
@@ -324,6 +354,7 @@ def test_a_pickle_under_another_name(saved: Path):
 
 
 def test_weights_of_another_architecture(saved: Path):
+    (saved / seal.NAME).unlink()
     config = json.loads((saved / "config.json").read_text())
     config["architecture"]["create"] = "wrn16_1"
     (saved / "config.json").write_text(json.dumps(config))
@@ -338,6 +369,7 @@ def test_weights_of_another_architecture(saved: Path):
 
 
 def test_weights_that_are_not_all_there(saved: Path):
+    (saved / seal.NAME).unlink()
     tensors = load_file(saved / "model.safetensors")
     tensors["extra"] = tensors.pop("heads.1.bias")
     save_file(tensors, saved / "model.safetensors")
@@ -472,6 +504,7 @@ def test_nothing_said_of_the_network(saved: Path):
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
 def test_weights_of_another_type(saved: Path, dtype: torch.dtype):
+    (saved / seal.NAME).unlink()
     tensors = load_file(saved / "model.safetensors")
     tensors["heads.1.bias"] = tensors["heads.1.bias"].to(dtype)
     save_file(tensors, saved / "model.safetensors")
@@ -480,6 +513,7 @@ def test_weights_of_another_type(saved: Path, dtype: torch.dtype):
 
 
 def test_weights_of_mixed_precision(saved: Path):
+    (saved / seal.NAME).unlink()
     images, expected = torch.randn(2, 3, 32, 32), mixmo.load(saved)
     tensors = load_file(saved / "model.safetensors")
     tensors["heads.1.weight"] = tensors["heads.1.weight"].double()

@@ -12,7 +12,7 @@ from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network
 from mixmo.metrics import DETECTORS
-from mixmo.predict import predict_logits
+from mixmo.predict import predict_split
 from mixmo.recipes import named
 from mixmo.robustness import score_ood
 from mixmo.runs import Run
@@ -51,7 +51,7 @@ def test_scores_against_scikit_learn(runs: list[Run], photographs: Path, digits:
     small = torch.from_numpy(np.stack([np.asarray(Image.fromarray(g).resize((8, 8), Image.BILINEAR)) for g in grey]))
     outside = Split(small[..., None], torch.zeros(30, dtype=torch.int64))
     logits = [
-        torch.cat([predict_logits(load_network(run), digits, split) for run in runs])
+        torch.cat([predict_split(load_network(run), digits, split).logits for run in runs])
         for split in (digits.test, outside)
     ]
     truth = [0] * 360 + [1] * 30

@@ -24,7 +24,7 @@ from mixmo.engine.step import Graph, Step
 from mixmo.errors import UserError
 from mixmo.fold import fold
 from mixmo.models import Network, multiply_adds, stage_shapes
-from mixmo.predict import predict_logits
+from mixmo.predict import predict_split
 from mixmo.random import Stream
 from mixmo.recipes import METHODS, Recipe
 from mixmo.recipes.protocols import FACTS
@@ -256,7 +256,7 @@ def vanilla(recipe: Recipe) -> Recipe:
 
 def predictor(net: Network, dataset: Dataset, recipe: Recipe) -> Callable[[], Tensor]:
     """A pass over the test set."""
-    return lambda: predict_logits(net, dataset, dataset.test, recipe.precision, size=recipe.size)
+    return lambda: predict_split(net, dataset, dataset.test, recipe.precision, size=recipe.size).logits
 
 
 def synthetic(name: str, device: torch.device) -> Dataset:

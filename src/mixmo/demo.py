@@ -14,7 +14,7 @@ from mixmo.evaluation import load_network
 from mixmo.metrics import Report, evaluate
 from mixmo.mixing import Mixer
 from mixmo.models import Network
-from mixmo.predict import predict_logits
+from mixmo.predict import predict_split
 from mixmo.recipes import named
 from mixmo.types import Dataset, Mix, Split
 
@@ -43,9 +43,7 @@ def compare(out: Path, runtime: Runtime, epochs: int | None = None) -> tuple[Rea
         first_head, second_head = ((answer == labels).float().mean(1).tolist() for answer in answers)
         picture = out / f"{name}.png"
         draw(net, dataset, recipe.mixer(), picture)
-        clean, shaken = (
-            evaluate(predict_logits(net, dataset, part), part.labels) for part in (dataset.test, noisy(dataset))
-        )
+        clean, shaken = (evaluate(*predict_split(net, dataset, part)) for part in (dataset.test, noisy(dataset)))
         readings.append(Reading(title, (first_head, second_head), clean, shaken, picture))
     return readings[0], readings[1]
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from mixmo.files import load_tensors
 from mixmo.metrics import METRICS
 from mixmo.metrics.report import evaluate
 from mixmo.models import Network
-from mixmo.predict import check_multiplex, default_batch, predict_logits
+from mixmo.predict import check_multiplex, default_batch, predict_split
 from mixmo.prediction import Prediction
 from mixmo.runs import WHICH, Run
-from mixmo.types import Split
+from mixmo.types import Answers, Dataset, Split
 from mixmo.weights import check
 
 CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
@@ -38,13 +39,26 @@ def load_network(run: Run, which: str = "last") -> Network:
     return net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
+    """The data set of a run, whose test images alone are ready; refused if its classes are others than in training."""
+    dataset = data.load(run.recipe.dataset, root, device, train=False)
+    for before, now in zip_longest(run.json("dataset.json")["classes"], dataset.classes):
+        if before != now:
+            raise UserError(
+                f"{dataset.name} has changed since {run.path} was trained on it (a class: {before} -> {now}); bring "
+                "back what it was, or score other images with --on"
+            )
+    return dataset
+
+
 def run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> tuple[Tensor, Tensor]:
     """Every head's test logits and the labels: as stored, or computed again from the weights."""
     if source == "logits":
         return run.logits(which)
-    dataset = data.load(run.recipe.dataset, root, device)
+    dataset = load_test(run, root, device)
     net = load_network(run, which).to(device)
-    return predict_logits(net, dataset, dataset.test, size=run.recipe.size).cpu(), dataset.test.labels.cpu()
+    logits_MNK, labels_N = predict_split(net, dataset, dataset.test, size=run.recipe.size)
+    return logits_MNK.cpu(), labels_N.cpu()
 
 
 def score_runs(
@@ -105,7 +119,7 @@ def score_multiplexed(
     their passes. Every row has passes of as many samples; its speed is that of the fastest of several repeats.
     """
     about = runs[0].recipe
-    dataset = data.load(about.dataset, root, device)
+    dataset = load_test(runs[0], root, device)
     order = torch.randperm(len(dataset.test.labels), generator=torch.Generator().manual_seed(0)).to(device)
     test = Split(dataset.test.images[order], dataset.test.labels[order])
     nets = [load_network(run, which).to(device) for run in runs]
@@ -116,28 +130,29 @@ def score_multiplexed(
     batch = default_batch(device)
     rows = []
 
-    def predict(count: int) -> Tensor:
+    def predict(count: int) -> Answers:
         parts = [
-            predict_logits(net, dataset, test, batch_size=batch * count, size=about.size, images_per_pass=count)
+            predict_split(net, dataset, test, batch_size=batch * count, size=about.size, images_per_pass=count)
             for net in nets
         ]
-        return torch.cat(parts).cpu()  # which waits for the device
+        logits_MNK = torch.cat([part.logits for part in parts])
+        return Answers(logits_MNK.cpu(), parts[0].labels.cpu())  # which waits for the device
 
     for count in range(1, about.members + 1):
-        logits_MNK, seconds = _timed(partial(predict, count))
+        (logits_MNK, labels_N), seconds = _timed(partial(predict, count))
         rows.append(
             {
                 "images_per_pass": count,
                 "members_per_image": about.members / count,
                 "multiply_adds": cost / count,
-                "images_per_second": len(order) / seconds,
-                **evaluate(logits_MNK, test.labels.cpu()).to_dict()["ensemble"],
+                "images_per_second": len(labels_N) / seconds,
+                **evaluate(logits_MNK, labels_N).to_dict()["ensemble"],
             }
         )
-    return {"which": which, "images": len(order), "device": device.type, "rows": rows}
+    return {"which": which, "images": len(labels_N), "device": device.type, "rows": rows}
 
 
-def _timed(call: Callable[[], Tensor]) -> tuple[Tensor, float]:
+def _timed(call: Callable[[], Answers]) -> tuple[Answers, float]:
     """What the call gives, and the seconds that it takes at best, of two to five calls."""
     times: list[float] = []
     while len(times) < 2 or (len(times) < 5 and sum(times) < 10):

@@ -14,7 +14,7 @@ from mixmo.errors import UserError, check_whole, first_line
 from mixmo.memory import exhausted
 from mixmo.models.network import Ensemble, Network
 from mixmo.prediction import Prediction
-from mixmo.types import Dataset, Split
+from mixmo.types import Answers, Dataset, Split
 from mixmo.wrapping.given import ensemble
 
 
@@ -74,7 +74,7 @@ def predict(
 
 
 @torch.no_grad()
-def predict_logits(
+def predict_split(
     net: Ensemble,
     dataset: Dataset,
     split: Split,
@@ -82,15 +82,16 @@ def predict_logits(
     batch_size: int | None = None,
     size: int | None = None,
     images_per_pass: int = 1,
-) -> Tensor:
-    """Every head's logits (heads, N, K), float32, for a whole split; of the middle `size` x `size` pixels if given."""
+) -> Answers:
+    """Every head's logits for a whole split, with its labels; of the middle `size` x `size` pixels if given."""
     device = split.images.device
     batch_size = batch_size or default_batch(device)
     with evaluating([net]), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        pixels = (centre(images, size) for images in split.images.split(batch_size))
-        batches = (normalise(images, dataset.mean, dataset.std) for images in pixels)
-        parts = [each_head(net, images, images_per_pass).float() for images in batches]
-    return torch.cat(parts, dim=1)
+        parts = []
+        for part in split.batches(batch_size):
+            images = normalise(centre(part.resident, size), dataset.mean, dataset.std)
+            parts.append(Answers(each_head(net, images, images_per_pass).float(), part.labels))
+    return Answers(torch.cat([part.logits for part in parts], dim=1), torch.cat([part.labels for part in parts]))
 
 
 def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int = 1) -> Tensor:

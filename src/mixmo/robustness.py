@@ -17,12 +17,11 @@ from mixmo.data import folder as folders
 from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.progress import track
 from mixmo.data.registry import where
-from mixmo.data.stream import Files
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network, run_logits, stack
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
 from mixmo.models import Network
-from mixmo.predict import predict_logits
+from mixmo.predict import predict_split
 from mixmo.runs import Run
 from mixmo.types import Dataset, Split
 
@@ -38,12 +37,12 @@ class Member(NamedTuple):
 
     def logits(self, images_NHWC: Tensor) -> Tensor:
         """Every head's logits (heads, N, K)."""
-        split = Split(images_NHWC, torch.empty(0, dtype=torch.int64))
+        split = Split(images_NHWC, torch.zeros(len(images_NHWC), dtype=torch.int64))
         about = self.about
         dataset = Dataset(
             about["name"], split, split, tuple(about["classes"]), tuple(about["mean"]), tuple(about["std"])
         )
-        return predict_logits(self.net, dataset, split, size=self.run.recipe.size)
+        return predict_split(self.net, dataset, split, size=self.run.recipe.size).logits
 
 
 def load_members(runs: Sequence[Run], which: str, device: torch.device) -> list[Member]:
@@ -120,9 +119,9 @@ def score_ood(
     if folders.same(name, about[0]["name"], where(root)):
         raise UserError(f"--ood {name} is what {runs[0].path} was trained on; give another data set")
     inside_MNK, labels_N = stack([run_logits(run, which, source, device, root) for run in runs], runs)
-    outside_NHWC = data.load(name, root).test.images
+    foreign = data.load(name, root, train=False).test
     members = load_members(runs, which, device)
-    outside_MNK = torch.cat([_foreign_logits(member, outside_NHWC, device) for member in members])
+    outside_MNK = torch.cat([_foreign_logits(member, foreign, device) for member in members])
     detectors = {}
     for detector in DETECTORS:
         inside, outside = DETECTORS[detector](inside_MNK), DETECTORS[detector](outside_MNK)
@@ -133,11 +132,11 @@ def score_ood(
         "outside": name,
         "which": which,
         "inside_images": len(labels_N),
-        "outside_images": len(outside_NHWC),
+        "outside_images": outside_MNK.shape[1],
         "detectors": detectors,
     }
 
 
-def _foreign_logits(member: Member, images_NHWC: Tensor | Files, device: torch.device) -> Tensor:
-    parts = [member.logits(fit(part.to(device), *member.about["size"])).cpu() for part in images_NHWC.split(500)]
-    return torch.cat(parts, 1)
+def _foreign_logits(member: Member, split: Split, device: torch.device) -> Tensor:
+    images = (fit(part.resident.to(device), *member.about["size"]) for part in split.batches(500))
+    return torch.cat([member.logits(images_NHWC).cpu() for images_NHWC in images], 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from mixmo.errors import UserError
 
 NAME = "SHA256SUMS"  # in the form that `sha256sum -c` reads
-WRITTEN_ONCE = ("recipe.yaml", "metrics.jsonl")  # what a training that is resumed at its end does not make again
+WRITTEN_ONCE = ("recipe.yaml", "metrics.jsonl", "config.json", "model.safetensors")  # what no --resume makes again
 
 
 def sums(files: Mapping[str, Path]) -> str:

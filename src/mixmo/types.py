@@ -4,6 +4,7 @@ Shape legend, used as suffixes wherever shapes could be mistaken:
 N samples, M members, K classes, C channels, H W pixels, h w positions of the encoded features.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
@@ -30,6 +31,12 @@ class Split(NamedTuple):
             "give a smaller @SIZE, or train on it"
         )
 
+    def batches(self, count: int) -> Iterator["Split"]:
+        """In order, `count` at a time, on the device; files that cannot be read are left out."""
+        if isinstance(self.images, Tensor):
+            return map(Split, self.images.split(count), self.labels.split(count))
+        return self.images.batches(count)
+
 
 class Dataset(NamedTuple):
     """A data set by name: two splits, the names of its classes and the statistics used to normalise it."""
@@ -40,6 +47,13 @@ class Dataset(NamedTuple):
     classes: tuple[str, ...]
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
     std: tuple[float, ...]
+
+
+class Answers(NamedTuple):
+    """What every head says of a split, or of those of its files that can be read."""
+
+    logits: Tensor  # float32 (heads, N, K)
+    labels: Tensor  # (N,)
 
 
 class Hidden(NamedTuple):

@@ -13,6 +13,7 @@ import mixmo
 from mixmo.about import About
 from mixmo.calibration import calibrate
 from mixmo.cli import main
+from mixmo.data.decode import SkippedImages
 from mixmo.runs import Run
 from mixmo.types import Dataset
 
@@ -80,6 +81,28 @@ def test_files_of_the_user(runs: list[Run], saved: Path, files: Path, scored: Ev
         assert found["images"] == 60
         assert found["ensemble"]["top1"] == pytest.approx(expected.ensemble.top1)
         assert found["ensemble"]["nll"] == pytest.approx(expected.ensemble.nll, rel=1e-4)
+
+
+def test_a_folder_of_which_only_the_test_images_are_read(
+    runs: list[Run], saved: Path, files: Path, tmp_path: Path, scored: Eval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory or streamed: without the one that cannot be read, and without a look at the train images."""
+    for label in range(10):
+        (tmp_path / "train" / str(label)).mkdir(parents=True)
+        (tmp_path / "train" / str(label) / "1.png").write_bytes(b"not an image")
+    shutil.copytree(files / "images", tmp_path / "test")
+    logits, labels = runs[0].logits("last")
+    order = [int(Path(path).stem) for path in sorted(map(str, tmp_path.glob("test/*/*.png")))]
+    expected = mixmo.metrics.evaluate(logits[:, order], labels[order])
+    (tmp_path / "test" / "6" / "0.png").write_bytes(b"not an image")
+    for room in (10**9, 0):
+        monkeypatch.setattr(mixmo.data, "room", lambda device, room=room: room)
+        with pytest.warns(SkippedImages, match=r"1 of the 61 images of test-8 in .*6/0.png"):
+            found = scored(saved, "--on", f"folder:{tmp_path}@8")
+        assert found["images"] == 60
+        assert found["ensemble"]["top1"] == pytest.approx(expected.ensemble.top1)
+        assert found["ensemble"]["nll"] == pytest.approx(expected.ensemble.nll, rel=1e-4)
+        assert [path.name.rpartition("-")[0] for path in (tmp_path / ".mixmo-cache").iterdir()] == ["test-8"]
 
 
 def test_whether_the_calibration_holds(

@@ -106,6 +106,14 @@ def test_a_name_that_is_no_text(runs: list[Run], tmp_path: Path, form: str) -> N
     assert b"udcff.png" in out.read_bytes()
 
 
+@pytest.mark.parametrize("line", ["train digits/cut-mixmo --out", "eval", "data check --data", "list"])
+def test_an_argument_that_is_no_text(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*line.split(), os.fsdecode(os.fsencode(tmp_path) + b"/a\xff")]) == 2
+    said = f"mixmo: '{tmp_path}/a\\udcff' is not written in UTF-8; rename it, or give another\n"
+    assert capsys.readouterr().err == said
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 def test_a_closed_terminal_stops_a_training_unless_under_nohup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -35,6 +35,19 @@ def folders(root: Path) -> list[str]:
     return sorted(path.name for path in (root / ".mixmo-cache").iterdir())
 
 
+def test_built_again_when_what_it_lacks_can_be_read(tmp_path: Path):
+    build, asked = Builder(), []
+
+    def mended(lacking: np.ndarray) -> bool:
+        asked.append(lacking.tolist())
+        return len(asked) == 2
+
+    for _ in range(4):
+        assert same(cached(tmp_path, "train", "aa", SHAPE, build, mended))
+    assert asked == [[3, 5, 6]] * 3
+    assert build.times == 2
+
+
 def test_built_once_and_mapped_afterwards(tmp_path: Path):
     build = Builder()
     first = cached(tmp_path, "train", "aa", SHAPE, build)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
-from mixmo.data.decode import Decoded, Sample, SkippedImages, decode, decode_all, report
+from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, report
 from mixmo.errors import UserError
 
 RED = (200, 30, 40)
@@ -159,7 +159,7 @@ def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path):
     assert decoded.kept.tolist() == list(range(1, 2 * len(bad), 2))
     assert decoded.images[:, 3, 3, 0].tolist() == list(range(len(bad)))
     with pytest.warns(SkippedImages) as caught:
-        report(samples, decoded, "my set")
+        report(samples, decoded.kept, "my set")
     assert len(caught) == 1
     message = str(caught[0].message)
     assert message.startswith("7 of the 14 images of my set cannot be read and are skipped: ")
@@ -170,13 +170,13 @@ def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path):
 def test_nothing_readable_is_an_error(tmp_path: Path):
     samples = [Sample(str(tmp_path / "absent.jpg"), "x")]
     with pytest.raises(UserError, match=r"none of the 1 images of my set can be read \(.*absent.jpg\); check the"):
-        report(samples, decode_all(samples, 8, "my set"), "my set")
+        report(samples, decode_all(samples, 8, "my set").kept, "my set")
 
 
 def test_all_readable_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report([Sample("a", "x")], Decoded(np.zeros((1, 8, 8, 3), np.uint8), np.arange(1)), "my set")
+        report([Sample("a", "x")], np.arange(1), "my set")
 
 
 def test_many_chunks_keep_their_order(tmp_path: Path):

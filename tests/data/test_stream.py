@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import shutil
 import warnings
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from mixmo import UserError, data
-from mixmo.data import stream
+from mixmo.data import decode, stream
 from mixmo.data.decode import SkippedImages
 from mixmo.data.stream import NOTHING, Files, room
 from mixmo.types import Dataset, Split
@@ -61,7 +62,9 @@ def test_streamed_equals_resident(root: Path, workers: int) -> None:
     for pool, batch in zip(pools, batches, strict=True):
         assert torch.equal(pool.resident, resident.train.resident[batch])
         assert torch.equal(pool.labels, resident.train.labels[batch])
-    assert torch.equal(torch.cat(list(streamed.test.images.split(4))), resident.test.resident)
+    scored = list(streamed.test.batches(4))
+    assert torch.equal(torch.cat([part.resident for part in scored]), resident.test.resident)
+    assert torch.equal(torch.cat([part.labels for part in scored]), resident.test.labels)
 
 
 def test_parts_are_chosen_by_number(root: Path) -> None:
@@ -114,6 +117,63 @@ def test_an_unreadable_image_is_replaced_by_the_next_of_its_class(root: Path, wo
         warnings.simplefilter("error")  # told once
         again = read(images, [[1, 2, 3], [13]])
     assert all(torch.equal(a.resident, b.resident) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("count", [1, 4, 100])
+def test_an_unreadable_image_is_not_scored(root: Path, workers: int, count: int) -> None:
+    """Nor replaced, as in training: the same images in memory and streamed, in batches of any size."""
+    (root / "val" / "cat" / "1.png").write_bytes(b"not an image")
+    (root / "val" / "dog" / "2.png").unlink()
+    (root / "val" / "dog" / "2.png").mkdir()
+    (root / "val" / "dog" / "2.png" / "3.png").write_bytes(b"")
+    says = r"2 of the 6 images of test-12 in .* cannot be read and are skipped: .*cat/1.png, .*dog/2.png/3.png$"
+    with pytest.warns(SkippedImages, match=says):
+        resident = load(root, False).test
+    with pytest.warns(SkippedImages, match=says):
+        streamed = list(load(root, True, workers).test.batches(count))
+    assert torch.equal(torch.cat([part.resident for part in streamed]), resident.resident)
+    assert torch.cat([part.labels for part in streamed]).tolist() == resident.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_an_image_that_can_be_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A permission, or a disk that is back, changes neither size nor time of a file: the cache must not outlive it."""
+    whole, refused = load(root, False).test, str(root / "val" / "cat" / "1.png")
+    shutil.rmtree(root / ".mixmo-cache")
+    original = decode.decode
+
+    def fails(path: str, size: int) -> np.ndarray:
+        if path == refused:
+            raise PermissionError(13, "Permission denied")
+        return original(path, size)
+
+    monkeypatch.setattr(decode, "decode", fails)
+    monkeypatch.setattr(stream, "decode", fails)
+    for _ in range(2):
+        with pytest.warns(SkippedImages, match="1 of the 6 images"):
+            assert len(load(root, False).test.labels) == 5
+    monkeypatch.undo()
+    assert torch.equal(load(root, False).test.resident, whole.resident)
+
+
+def test_nothing_to_score_is_an_error(root: Path) -> None:
+    test = load(root, True).test
+    (root / "val").rename(root / "elsewhere")
+    with pytest.raises(UserError, match=r"none of the 6 images of test-12 in .* can be read .* check the files"):
+        list(test.batches(4))
+
+
+def test_train_images_are_left_alone_where_only_the_others_are_scored(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither decoded nor cached, and they take no room from the test images."""
+    monkeypatch.setattr(data, "room", lambda device: 14 * SIZE * SIZE * 3)  # of the train images alone
+    name = f"folder:{root}@{SIZE}"
+    dataset = data.load(name, train=False)
+    assert isinstance(dataset.train.images, Files)
+    assert [path.name.rpartition("-")[0] for path in (root / ".mixmo-cache").iterdir()] == [f"test-{SIZE}"]
+    assert torch.equal(dataset.test.resident, load(root, False).test.resident)
+    assert isinstance(data.load(name).test.images, Files)
 
 
 def test_a_class_without_a_readable_image_is_black(root: Path) -> None:

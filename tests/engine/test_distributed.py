@@ -44,9 +44,10 @@ def script() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both(tmp_path_factory: pytest.TempPathFactory, script: ModuleType) -> Path:
     """A folder with what two processes found."""
     folder = tmp_path_factory.mktemp("both")
+    script.images(folder / "images")
     done = start(str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
@@ -60,6 +61,13 @@ def test_two_processes_equal_one(both: Path, script: ModuleType, tmp_path: Path,
     two, one = found["losses"][name], script.losses(script.RECIPES[name], tmp_path)
     assert two[:20] == pytest.approx(one[:20], rel=1e-7)
     assert two[20:] == pytest.approx(one[20:], abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::mixmo.data.decode.SkippedImages")
+def test_each_process_leaves_out_what_it_cannot_read(both: Path, script: ModuleType) -> None:
+    two, one = json.loads((both / "found.json").read_text())["answers"], script.answers(both / "images")
+    assert two["labels"] == one["labels"] == [0] * 4 + [1] * 3
+    assert two["logits"] == pytest.approx(one["logits"], abs=1e-5)
 
 
 def test_batch_statistics_are_those_of_the_global_batch(both: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +16,13 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from mixmo import UserError, data
+from mixmo import UserError, data, seal
 from mixmo.data import stream
+from mixmo.data.decode import SkippedImages
 from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches
 from mixmo.engine.source import each_step, plan
-from mixmo.evaluation import score_runs
+from mixmo.evaluation import score_multiplexed, score_runs
 from mixmo.random import Stream
 from mixmo.recipes import Recipe
 from mixmo.runs import Run
@@ -139,6 +141,40 @@ def test_scores_from_weights(finished: Run) -> None:
     """The network sees the middle of test images, and dataset.json says how large that is."""
     assert score_runs([finished], "logits") == score_runs([finished], "weights")
     assert finished.json("dataset.json")["size"] == [3, 16, 16]
+
+
+def test_an_unreadable_test_image(root: Path, tmp_path: Path) -> None:
+    """It is not scored, in memory or not; and later nothing but the test images is decoded."""
+    copy = shutil.copytree(root, tmp_path / "images", ignore=shutil.ignore_patterns(".*"))
+    (copy / "val" / "class1" / "02.png").write_bytes(b"not an image")
+    chosen = recipe(copy, validation=6, epochs=1)
+    with pytest.warns(SkippedImages, match="1 of the 12 images of test-20"):
+        streamed = train(chosen, tmp_path / "streamed", RUNTIME)
+    with pytest.warns(SkippedImages, match="1 of the 12 images of test-20"):
+        assert_same(train(chosen, tmp_path / "resident", RESIDENT), streamed)
+    assert streamed.logits()[1].tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    shutil.rmtree(copy / ".mixmo-cache")
+    with pytest.warns(SkippedImages, match="1 of the 12 images of test-20"):
+        assert score_runs([streamed], "weights", epochs=["last"])["last"] == streamed.json("scores.json")["last"]
+    assert [path.name.rpartition("-")[0] for path in (copy / ".mixmo-cache").iterdir()] == ["test-20"]
+
+
+@pytest.mark.parametrize("name", ["aardvark", "class9"])
+def test_a_class_that_was_renamed_since(root: Path, finished: Run, tmp_path: Path, name: str) -> None:
+    """Its number may be another's now: the labels would not be those that the network learnt."""
+    copy = shutil.copytree(finished.path, tmp_path / "run")
+    images = shutil.copytree(root, tmp_path / "images", ignore=shutil.ignore_patterns(".*"))
+    (copy / seal.NAME).unlink()
+    text = (copy / "recipe.yaml").read_text()
+    (copy / "recipe.yaml").write_text(text.replace(f"folder:{root}@", f"folder:{images}@"))
+    assert score_runs([Run(copy)], "weights", epochs=["last"])["last"] == finished.json("scores.json")["last"]
+    for part in ("train", "val"):
+        (images / part / "class1").rename(images / part / name)
+    says = r"images@20 has changed since .*run was trained on it \(a class: class[01] -> (aardvark|class2)\); bring"
+    with pytest.raises(UserError, match=says):
+        score_runs([Run(copy)], "weights", epochs=["last"])
+    with pytest.raises(UserError, match=says):
+        score_multiplexed([Run(copy)], "last", torch.device("cpu"))
 
 
 def test_ctrl_c_reaches_the_workers_too(root: Path, tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from PIL import Image
 from torch import nn
 
 from mixmo import data
@@ -58,7 +60,29 @@ def losses(recipe: Recipe, folder: Path, steps: int = 20) -> list[float]:
         trainer.step(draws, trainer.schedule.lr(step), 0.5)
         values.append(trainer.world.mean(trainer.step.meter)[0].item())
     trainer.share_statistics()
-    return values + trainer.logits(dataset.test)[0, :, 0].tolist()
+    return values + trainer.answers(dataset.test).logits[0, :, 0].tolist()
+
+
+def images(folder: Path) -> Path:
+    """Two classes of eight train and five test images, of which the first and the last cannot be read."""
+    for part, count in (("train", 8), ("test", 5)):
+        for label in ("cat", "dog"):
+            (folder / part / label).mkdir(parents=True)
+            for i in range(count):
+                pixels = np.random.default_rng(i).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / label / f"{i}.png")
+    for path in ("cat/0.png", "dog/3.png", "dog/4.png"):
+        (folder / "test" / path).write_bytes(b"not an image")
+    return folder
+
+
+def answers(folder: Path) -> dict[str, list[float]]:
+    """The first head's answers to the streamed test images, and their labels."""
+    dataset = data.load(f"folder:{folder}@8", stream=True, workers=0)
+    recipe = RECIPES["cut-mixmo"].replace(dataset=dataset.name, batch_size=8)
+    trainer = Trainer(recipe, dataset, Run(folder / "none"), RUNTIME, torch.device("cpu"))
+    found = trainer.answers(dataset.test)
+    return {"logits": found.logits[0].flatten().tolist(), "labels": found.labels.tolist()}
 
 
 def normalisation(rank: int) -> list[float]:
@@ -90,6 +114,7 @@ def main(folder: Path) -> None:
     world = RUNTIME.world()
     results = {name: losses(recipe, folder / "none") for name, recipe in RECIPES.items()}
     found = {"losses": results, "normalisation": normalisation(world.rank), "size": world.size}
+    found["answers"] = answers(folder / "images")
     flags = world.any(world.rank == 1, False)
     assert flags == (True, False)
     assert world.told(world.rank) == 0

@@ -72,6 +72,9 @@ def recipe_of(parsed: Namespace) -> Recipe:
 
 def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:
     """Parsed arguments, or a UserError of one sentence."""
+    for word in arguments:
+        if word != word.encode(errors="replace").decode():
+            raise UserError(f"{word!a} is not written in UTF-8; rename it, or give another")
     options = {string for action in into._actions for string in action.option_strings}
     for word in takewhile(lambda word: word != "--", arguments):  # names of files may follow it
         option = word.partition("=")[0]

@@ -111,8 +111,8 @@ def score_models(
     trained_on = models[0].about.dataset
     if on is None and trained_on is None:
         raise UserError(f"{paths[0]} does not say what it was trained on; give labelled images with --on")
-    score = labelled_logits if on else dataset_logits  # a folder may happen to have the data set's name
-    on = on or str(trained_on)
+    score = dataset_logits if on is None else labelled_logits  # a folder may happen to have the data set's name
+    on = str(trained_on) if on is None else on
     parts = [score(model, on, root) for model in models]
     logits_MNK, labels_N = torch.cat([logits for logits, _ in parts]), parts[0][1]
     if len(labels_N) < 2:

@@ -54,8 +54,13 @@ def main(arguments: list[str]) -> None:
     calibration, test = None, None
     if parsed.precision != "fp32":
         try:
-            dataset = data.load(dataset_name(parsed.model, about), parsed.data)
-            calibration = sample(dataset.train, about, parsed.normalise, CALIBRATION)[0]
+            dataset = data.load(dataset_name(parsed.model, about), parsed.data, train=parsed.precision == "int8")
+            if about.classes not in (None, dataset.classes):
+                raise UserError(
+                    f"{dataset.name} has other classes than {parsed.model}; bring back what it was trained on"
+                )
+            if parsed.precision == "int8":
+                calibration = sample(dataset.train, about, parsed.normalise, CALIBRATION)[0]
             test = sample(dataset.test, about, parsed.normalise)
         except UserError as error:
             if parsed.precision == "int8":
@@ -118,5 +123,6 @@ def sample(split: Split, about: About, pixels: bool, count: int | None = None) -
     most = min(count or len(split.labels), len(split.labels), max(1, MEMORY // (4 * channels * height * width)))
     chosen = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(0))[:most].sort().values
     mean, std = ((0.0,) * channels, (1.0,) * channels) if pixels else (about.mean, about.std)
-    parts = [normalise(centre(images, size), mean, std) for images in split.images[chosen].split(100)]
-    return torch.cat(parts).contiguous(), split.labels[chosen]
+    parts = list(Split(split.images[chosen], split.labels[chosen]).batches(100))
+    images = torch.cat([normalise(centre(part.resident, size), mean, std) for part in parts])
+    return images.contiguous(), torch.cat([part.labels for part in parts])

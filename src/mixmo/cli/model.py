@@ -83,21 +83,22 @@ def file_logits(model: Model, where: Path, doing: str) -> tuple[Tensor, Tensor]:
 
 def dataset_logits(model: Model, name: str, root: Path | None) -> tuple[Tensor, Tensor]:
     """Every head's logits of the test images of a data set, brought to the size that the network sees, and labels."""
-    dataset, about = data.load(name, root), model.about
-    classes = about.classes or dataset.classes
-    check_known(model, set(dataset.classes), name)
+    about = model.about
     channels, height, width = about.size
     if height != width:
         raise UserError(
             f"{model.path} sees {height} x {width} pixels, and images are cut to squares only; give tensors to "
             "mixmo.predict"
         )
-    sides = (height, width) if about.resize is None else (about.resize, about.resize)
-    count, logits = len(dataset.test.labels), []
+    dataset = data.load(name, root, train=False)
+    classes = about.classes or dataset.classes
+    check_known(model, set(dataset.classes), name)
+    side, count = about.resize or height, len(dataset.test.labels)
+    logits, labels = [], []
     tracked = track(range(0, count, model.batch), f"scoring {count:,} images")
-    for _, part in zip(tracked, dataset.test.images.split(model.batch), strict=True):
-        stored_NHWC = part if part.shape[1:3] == sides else fit(part, channels, *sides)
-        logits.append(model(fit(centre(stored_NHWC, height), *about.size)).logits)
+    for part, _ in zip(dataset.test.batches(model.batch), tracked, strict=False):  # fewer, if files cannot be read
+        logits.append(model(centre(fit(part.resident, channels, side, side), height)).logits)
+        labels.append(part.labels)
     logits_MNK = torch.cat(logits, dim=1)
     if logits_MNK.shape[2] != len(classes):  # without names of its own, which are as many as its classes
         raise UserError(
@@ -105,7 +106,7 @@ def dataset_logits(model: Model, name: str, root: Path | None) -> tuple[Tensor, 
             f"{len(classes)}; save it with about=mixmo.About(..., classes=...)"
         )
     number = torch.tensor([classes.index(label) for label in dataset.classes])
-    return logits_MNK, number[dataset.test.labels]
+    return logits_MNK, number[torch.cat(labels)]
 
 
 def check_known(model: Model, labels: set[str], where: str) -> None:

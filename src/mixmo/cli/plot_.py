@@ -29,7 +29,7 @@ def add_masks(into: ArgumentParser, arguments: list[str]) -> None:
 
 
 def draw_masks(parsed: Namespace) -> Any:
-    return masks.draw(data.load(parsed.dataset, parsed.data), parsed.images, parsed.draw)
+    return masks.draw(data.load(parsed.dataset, parsed.data, train=False), parsed.images, parsed.draw)
 
 
 def add_pairs(into: ArgumentParser, arguments: list[str]) -> None:

@@ -38,16 +38,24 @@ def fingerprint(folder: Path, samples: Sequence[Sample]) -> str:
     return digest.hexdigest()[:16]
 
 
-def cached(folder: Path, name: str, stamp: str, shape: Sequence[int], build: Callable[[], Decoded]) -> Decoded:
+def cached(
+    folder: Path,
+    name: str,
+    stamp: str,
+    shape: Sequence[int],
+    build: Callable[[], Decoded],
+    mended: Callable[[np.ndarray], bool] = lambda lacking: False,
+) -> Decoded:
     """The decoded set `name` of `folder`, memory-mapped from its cache, or built and then cached.
 
-    `shape` is what it has if every image can be read, (D, size, size, 3).
+    `shape` is what it has if every image can be read, (D, size, size, 3). It is built again where one of the lacking
+    images is `mended`: a permission that was given, or a disk that is back, does not change the stamp.
     Where the cache cannot be written (a read-only folder, a full disk) there is none, and one warning says so.
     """
     home = folder / ".mixmo-cache"
     path = home / f"{name}-{stamp}"
     found = _read(path, shape)
-    if found is not None:
+    if found is not None and not mended(np.setdiff1d(np.arange(shape[0]), found.kept)):
         return found
     built = build()
     try:

@@ -55,12 +55,12 @@ def _loaded(name: str, root: Path) -> Findings:
     faults = list(_altered(layout, root)) if layout else []
     try:
         dataset = load(name, root)
+        for split in (dataset.train, dataset.test):
+            if isinstance(split.images, Files):  # more than fits in memory
+                for _ in split.batches(256):
+                    pass
     except UserError as error:
         return Findings("", [*faults, str(error)])
-    for images, _ in (dataset.train, dataset.test):
-        if isinstance(images, Files):  # more than fits in memory
-            for _ in images.split(256):
-                pass
     train, test = (f"{len(split.labels):,}" for split in (dataset.train, dataset.test))
     size = "x".join(str(side) for side in dataset.train.images.shape[1:])
     original = ", every file as published" if layout and not faults else ""

@@ -118,9 +118,9 @@ def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
     return Decoded(images[: len(positions)], positions)
 
 
-def report(samples: Sequence[Sample], decoded: Decoded, what: str) -> None:
-    """Warn once about the samples that could not be read, naming the first few; an error if none could."""
-    bad = np.setdiff1d(np.arange(len(samples)), decoded.kept)
+def report(samples: Sequence[Sample], kept: np.ndarray, what: str) -> None:
+    """Warn once about the samples that could not be read and kept, naming the first few; an error if none could."""
+    bad = np.setdiff1d(np.arange(len(samples)), kept)
     if not len(bad):
         return
     names = ", ".join(samples[index].path for index in bad[:NAMED]) + (", ..." if len(bad) > NAMED else "")

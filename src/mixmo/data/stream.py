@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mixmo import memory
 from mixmo.data.cache import cached, fingerprint
-from mixmo.data.decode import NAMED, Sample, SkippedImages, decode, decode_all, report
+from mixmo.data.decode import NAMED, Decoded, Sample, SkippedImages, decode, decode_all, report
 from mixmo.errors import UserError
 from mixmo.types import Split
 
@@ -31,11 +31,12 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Images (D, size, size, 3) on disk. Like those of a tensor: `shape`, `len`, `[numbers]`, `split`, `to`.
+    """Images (D, size, size, 3) on disk. Like those of a tensor: `shape`, `len`, `[numbers]`, `to`.
 
-    A file that cannot be read is replaced, every time, by the next one of its class that can: its label stays true and
-    batches stay full. After ten failures in a row its image is black. A warning at the end of the pass counts and names
-    them. A batch of which nothing can be read means that the disk is gone, and is an error.
+    In training (`read`), a file that cannot be read is replaced, every time, by the next one of its class that can: its
+    label stays true and batches stay full. After ten failures in a row its image is black. A batch of which nothing can
+    be read means that the disk is gone, and is an error. In scoring (`batches`) it is left out, as from a set in
+    memory. A warning at the end of the pass counts and names them.
     """
 
     root: Path
@@ -68,17 +69,36 @@ class Files:
         """The same files, whose batches will go to `device`."""
         return replace(self, device=torch.device(device), workers=self.workers if workers is None else workers)
 
-    def split(self, count: int) -> Iterator[Tensor]:
-        """All images in order, `count` at a time, uint8 on the device."""
-        return (pool.resident for pool in self.read(torch.arange(len(self)).split(count)))
-
     def decoded(self) -> Split:
         """All of them in memory, but for those that cannot be read; from the cache beside them where there is one."""
         what = f"{self.name} in {self.root}"
         stamp = fingerprint(self.root, self.samples)
-        found = cached(self.root, self.name, stamp, self.shape, lambda: decode_all(self.samples, self.size, what))
-        report(self.samples, found, what)
+
+        def mended(lacking: np.ndarray) -> bool:
+            return any(not _Decoder(self.size)[[self.samples[number].path]].failed for number in lacking)
+
+        def build() -> Decoded:
+            return decode_all(self.samples, self.size, what)
+
+        found = cached(self.root, self.name, stamp, self.shape, build, mended)
+        report(self.samples, found.kept, what)
         return Split(torch.from_numpy(found.images), self.labels[torch.from_numpy(found.kept)])
+
+    def batches(self, count: int) -> Generator[Split]:
+        """All of them in order, `count` at a time, on the device, but for those that cannot be read."""
+        kept: list[Tensor] = []
+
+        def pools() -> Iterator[Split]:
+            for images, batch, failed in self._decode(torch.arange(len(self)).split(count)):
+                whole = torch.ones(len(batch), dtype=torch.bool)
+                whole[failed] = False
+                kept.append(batch[whole])
+                if whole.any():
+                    yield self._pinned(images[whole] if failed else images, kept[-1])
+
+        with closing(self._ahead(pools())) as ahead:
+            yield from ahead
+        report(self.samples, torch.cat(kept).numpy(), f"{self.name} in {self.root}")
 
     def read(self, batches: Iterable[Tensor]) -> Generator[Split]:
         """Images and labels of each batch of sample numbers, in order, on the device; the next are read meanwhile.
@@ -88,14 +108,26 @@ class Files:
         """
         before = len(self.unreadable)
         try:
-            with closing(self._ahead(self._decode(batches))) as pools:
+            with closing(self._ahead(self._mended(batches))) as pools:
                 yield from pools
         finally:
             if len(self.unreadable) > before:
                 self._report()
 
-    def _decode(self, batches: Iterable[Tensor]) -> Iterator[Split]:
-        """Batches on the CPU; in page-locked memory if they go on to a GPU."""
+    def _mended(self, batches: Iterable[Tensor]) -> Iterator[Split]:
+        for images, batch, failed in self._decode(batches):
+            self._mend(images, batch, failed)
+            yield self._pinned(images, batch.clamp(min=0))
+
+    def _pinned(self, images: Tensor, batch: Tensor) -> Split:
+        """With the labels, in page-locked memory if they go on to a GPU."""
+        labels = self.labels[batch]
+        if self.device.type == "cuda":
+            return Split(images.pin_memory(), labels.pin_memory())
+        return Split(images, labels)
+
+    def _decode(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+        """The images of each batch, its numbers, and the positions of the images that could not be read."""
         numbers: deque[Tensor] = deque()  # of the batches under way
 
         def paths() -> Iterator[list[str | None]]:
@@ -113,10 +145,7 @@ class Files:
             worker_init_fn=_start_worker,
         )
         for images, failed in loader:
-            batch = numbers.popleft()
-            self._mend(images, batch, failed)
-            labels = self.labels[batch.clamp(min=0)]
-            yield Split(images, labels.pin_memory() if self.device.type == "cuda" else labels)
+            yield images, numbers.popleft(), failed
 
     def _mend(self, images: Tensor, batch: Tensor, failed: list[int]) -> None:
         """Put another image of the same class in the place of each that could not be read."""

@@ -49,7 +49,7 @@ def measure(trainer: "Trainer") -> Pace:
     splits = [split for split in (trainer.dataset.test, trainer.held_out) if split is not None]
     trainer.score(trainer.dataset.test)
     scoring = timed(lambda: [trainer.score(split) for split in splits])
-    finish = 2 * timed(lambda: [trainer.logits(split) for split in splits]) + 2 * scoring
+    finish = 2 * timed(lambda: [trainer.answers(split) for split in splits]) + 2 * scoring
     trainer.net.load_state_dict(kept)
     if trainer.average:
         trainer.average.net.load_state_dict(kept)

@@ -30,11 +30,11 @@ from mixmo.errors import UserError
 from mixmo.files import halve
 from mixmo.metrics.report import Report, evaluate
 from mixmo.models import multiply_adds, parameters, stage_shapes
-from mixmo.predict import predict_logits
+from mixmo.predict import predict_split
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run, environment, plain
-from mixmo.types import Dataset, Split
+from mixmo.types import Answers, Dataset, Split
 
 AGREE = 16  # steps between two questions to the other processes whether to stop
 
@@ -249,16 +249,18 @@ class Trainer:
         return line
 
     def score(self, split: Split) -> Report:
-        return evaluate(self.logits(split, self.recipe.precision), split.labels)
+        return evaluate(*self.answers(split, self.recipe.precision))
 
-    def logits(self, split: Split, precision: str = "fp32") -> Tensor:
-        """Every head's logits for a whole split, a part of it by each process."""
+    def answers(self, split: Split, precision: str = "fp32") -> Answers:
+        """Every head's logits for a whole split, a part of it by each process, and the labels."""
         count = len(split.labels)
         if self.world.size > 1:
             mine = torch.arange(count, device=split.labels.device)[self.world.part(count)]
             split = Split(split.images[mine], split.labels[mine])
-        logits = predict_logits(self.scored, self.dataset, split, precision, size=self.recipe.size)
-        return self.world.gather(logits, 1, count)
+        logits, labels = predict_split(self.scored, self.dataset, split, precision, size=self.recipe.size)
+        logits, labels = self.world.gather(logits, 1, count), self.world.gather(labels + 1, 0, count)
+        read = labels > 0  # zeros fill up the part of a process that could not read all its files
+        return Answers(logits[:, read], labels[read] - 1)
 
     def save(self) -> None:
         if self.world.writes:
@@ -281,7 +283,7 @@ class Trainer:
             if which == "best" or best is not last:  # predict once where the last epoch is the best one
                 stored = halve(chosen) if self.runtime.compact else chosen
                 self.scored.load_state_dict(stored)
-                tensors = self.answers()
+                tensors = self.all_answers()
             scores[which] = evaluate(tensors["logits"].cpu(), tensors["labels"].cpu()).to_dict()
             if self.world.writes:
                 run.write_tensors(f"logits-{which}.safetensors", tensors)
@@ -290,12 +292,11 @@ class Trainer:
             run.finish(scores)
         self.world.told(None)  # nobody leaves before the files are there
 
-    def answers(self) -> dict[str, Tensor]:
+    def all_answers(self) -> dict[str, Tensor]:
         """Every head's logits in float32, and the labels, of the test set and of what was held out."""
-        tensors = {"logits": self.logits(self.dataset.test), "labels": self.dataset.test.labels}
+        tensors = self.answers(self.dataset.test)._asdict()
         if self.held_out:
-            tensors["validation_logits"] = self.logits(self.held_out)
-            tensors["validation_labels"] = self.held_out.labels
+            tensors |= {f"validation_{name}": tensor for name, tensor in self.answers(self.held_out)._asdict().items()}
         return tensors
 
     def lost_message(self, error: RuntimeError) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import mixmo
+from mixmo import seal
 from mixmo.about import About
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path, first_line
@@ -45,7 +46,7 @@ def save_pretrained(
     origin: Origin | None = None,
     half: bool = False,
 ) -> Path:
-    """Write a network to a new folder: config.json, model.safetensors, README.md. Gives the folder back.
+    """Write a network to a new folder: config.json, model.safetensors, README.md, SHA256SUMS. Gives it back.
 
     `about` (by default `net.about`) says how its images are prepared and how good it is; `calibration` replaces the one
     in it. `name` is its name on the Hub, for the model card, which tells the `origin` of the network too. `half` rounds
@@ -86,7 +87,9 @@ def save_pretrained(
             raise UserError(
                 "the network answers otherwise than a fresh one with its weights; undo what changed its parts"
             )
-        (draft / CARD).write_text(card(name or folder.name, architecture, about, origin))
+        (draft / seal.NAME).write_text(seal.sums({file: draft / file for file in (CONFIG, WEIGHTS)}))
+        text = card(name or folder.name, architecture, about, origin)
+        (draft / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")  # names may come from file names
         if folder.exists():
             folder.rmdir()
         shutil.move(draft, folder)
@@ -128,6 +131,7 @@ def from_pretrained(
         raise UserError(f"{folder / CONFIG} does not describe a network ({error}); save it again") from error
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
+    seal.check(folder / CONFIG)
     fill(net, folder / WEIGHTS)
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
     if len(types) > 1 or types & HALVES:
@@ -181,7 +185,7 @@ def find(where: Path | str, revision: str | None = None, token: str | None = Non
     from huggingface_hub import snapshot_download
 
     try:
-        files = [CONFIG, "*.safetensors", "*.safetensors.index.json"]
+        files = [CONFIG, "*.safetensors", "*.safetensors.index.json", seal.NAME]
         return Path(snapshot_download(str(where), revision=revision, token=token, allow_patterns=files))
     except Exception as error:  # of the network, the Hub or its client: many kinds, one remedy
         raise UserError(
@@ -204,7 +208,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder / pickled[0]} is a pickle, which can run anything when it is read; save the network as {WEIGHTS}"
         )
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({first_line(error)}); save the network again") from error
     if not isinstance(config, dict) or "mixmo" not in config:
