@@ -12,7 +12,7 @@ from mixmo.cli import main
 from mixmo.data import DATASETS
 from mixmo.masks import MASKS
 from mixmo.metrics import evaluate
-from mixmo.models import FAMILIES
+from mixmo.models import FAMILIES, parameters
 from mixmo.runs import Run
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
@@ -41,7 +41,11 @@ def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits/cut-mixmo", *OWN, "--epochs", "1", "--quiet", "true", "--out", "runs/typed"]) == 0
     assert main(["eval", "runs/typed", "--source", "weights"]) == 0
     assert main(["list", "models"]) == 0
-    assert "plain " in capsys.readouterr().out
+    assert main(["show", "digits/cut-mixmo", *OWN, "--time", "false"]) == 0
+    out = capsys.readouterr().out
+    assert "plain " in out
+    assert f"# {parameters(page['net']):,} parameters" in out
+    assert "# 360 steps, 12 an epoch" in out  # 400 images, 32 of them a batch: b = 2
 
 
 def test_augmentation_equals_a_loop(page: dict[str, Any]) -> None:

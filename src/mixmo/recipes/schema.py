@@ -57,7 +57,7 @@ class Recipe:
     association: str = "own"
     """Which head answers for which input: own, random, predominant, interpolated (ablation)."""
     rho: float = 0.0
-    """MIMO's input repetition: share of samples that show one image to all members."""
+    """MIMO's input repetition: share of samples that show one image, cropped alike, to all members."""
 
     size: int | None = None
     """Side of what the network sees of an image, in pixels: a random crop, the centre at test time; None: all of it."""
