@@ -110,6 +110,13 @@ def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:
         ({"mask": "cutt"}, "did you mean 'cut'"),
         ({"precision": "fp16"}, "unknown precision 'fp16'"),
         ({"schedule": "linear"}, "unknown schedule 'linear'"),
+        ({"model": "vgg"}, "unknown model family 'vgg'"),
+        ({"epochs": "3"}, "epochs = '3' is of another type than int"),
+        ({"epochs": 3.0}, "epochs = 3.0 is of another type than int"),
+        ({"flip": "no"}, "flip = 'no' is of another type than bool"),
+        ({"width": True}, "width = True"),
+        ({"decay": [0.5]}, "decay = .0.5. is of another type than tuple"),
+        ({"heads": 1.0}, "heads = 1.0 is of another type than int . None"),
     ],
 )
 def test_bad_recipes(changes: dict[str, object], said: str) -> None:

@@ -67,7 +67,8 @@ def place(draws: HiddenDraws) -> Tensor:
 def manifold_mixup(draws: HiddenDraws) -> tuple[tuple[Tensor, ...], Tensor]:
     """Manifold Mixup: lambda h_i + (1 - lambda) h_k before stage 0, 1 or 2, lambda ~ Beta(alpha, alpha) per batch.
 
-    The encoder is linear, so mixing what enters stage 0 is mixing pixels, which is the first of the method's places.
+    The encoder is linear, so mixing what enters stage 0 of a WRN or PreActResNet is mixing pixels, which is the first
+    of the method's places; in a ResNet, normalisation and pooling come between.
     """
     lam = draws.gamma[0] / draws.gamma.sum()
     return tuple(torch.where(place(draws) == k, lam, 1.0) for k in range(PLACES)), lam

@@ -34,3 +34,17 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
         process.stdout.close()
         assert process.wait(60) == 0
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("l.__file__", "mixmo: 3 are skipped\n"), ("'other.py'", "other.py:7: UserWarning: 3 are skipped\n")],
+)
+def test_warnings_are_sentences(place: str, said: str) -> None:
+    """Of ours without the place in the code, which means nothing to a user; of other libraries with it."""
+    script = (
+        "import warnings, mixmo.cli.list_ as l; from mixmo.cli import main\n"
+        f"l.main = lambda _: warnings.warn_explicit('3 are skipped', UserWarning, {place}, 7)\n"
+        "main(['list'])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr == said

@@ -18,7 +18,7 @@ from mixmo.runs import Run
 
 REFUSED = {
     "show digits/cut-mixmo --device meta": "device 'meta' cannot be used here",
-    "show digits/cut-mixmo --dataset folder:mine": "the cost on dataset = folder:mine is not known",
+    "show digits/cut-mixmo --dataset folder:mine": "data/mine",
     "show digits/cut-mixmo --r inf": "it is written .inf",
     "show digits/cut-mixmo --precision fp16": "expected fp32 or bf16, got fp16",
     "show digits/cut-mixmo --decay 0.5": "decay: expected a list such as [0.5, 0.75], got 0.5",

@@ -69,6 +69,13 @@ def test_root_is_data_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         load("cifar100")
 
 
+def test_root_may_be_text(tmp_path: Path):
+    with pytest.raises(UserError, match="cifar-100-python, which does not exist"):
+        load("cifar100", str(tmp_path))
+    with pytest.raises(UserError, match="data directory = 3; give a path"):
+        load("cifar100", 3)
+
+
 def test_device():
     dataset = load("digits", device=torch.device("cpu"))
     assert dataset.train.images.device == dataset.test.labels.device == torch.device("cpu")

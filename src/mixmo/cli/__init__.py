@@ -3,6 +3,8 @@
 import importlib
 import os
 import sys
+import warnings
+from pathlib import Path
 
 from mixmo.errors import UserError, unknown
 
@@ -41,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; bad input gives one sentence on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_streams()
+    usual, warnings.formatwarning = warnings.formatwarning, spoken
     try:
         return run(arguments)
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -50,6 +53,15 @@ def main(arguments: list[str] | None = None) -> int:
         if not rank():
             print("mixmo: interrupted", file=sys.stderr)
         return 130
+    finally:
+        warnings.formatwarning = usual
+
+
+def spoken(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """A warning of ours as a sentence, without the place in the code; others, as Python prints them."""
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+        return f"mixmo: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def prepare_streams() -> None:

@@ -1,23 +1,28 @@
 """mixmo show RECIPE [--field value ...]"""
 
+from pathlib import Path
+
 import yaml
 
+from mixmo import data
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.engine import Runtime
 from mixmo.engine.estimate import estimate
+from mixmo.engine.prepare import image_size
 from mixmo.engine.progress import clock
-from mixmo.errors import UserError
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes import PROTOCOLS, summary
 from mixmo.recipes.fast import SUFFIX
-from mixmo.recipes.protocols import FACTS
+from mixmo.recipes.protocols import FACTS, Facts
 from mixmo.runs import plain
+from mixmo.types import Dataset
 
 
 def main(arguments: list[str]) -> None:
     into = parser("show", "A recipe in full, with parameters, multiply-adds, steps and time on this device.")
     add_recipe(into, arguments)
     into.add_argument("--device", default="auto", help="where the time is measured, by a few steps on random images")
+    into.add_argument("--data", type=Path, help="folder of the data sets, for one whose size is not known beforehand")
     into.add_argument("--time", type=bool, default=True, help="measure the time")
     parsed = parse(into, arguments)
     recipe = recipe_of(parsed)
@@ -25,11 +30,7 @@ def main(arguments: list[str]) -> None:
     protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
     print(f"# {parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     print(yaml.safe_dump(plain(recipe), sort_keys=False), end="")
-    if recipe.dataset not in FACTS:
-        raise UserError(
-            f"the cost on dataset = {recipe.dataset} is not known beforehand; take one of {', '.join(FACTS)}"
-        )
-    facts = FACTS[recipe.dataset]
+    facts = FACTS.get(recipe.dataset) or facts_of(data.load(recipe.dataset, parsed.data, stream=True, workers=0))
     net = recipe.network(facts.classes, facts.size[0])
     operations = multiply_adds(net, recipe.seen(facts.size))
     print(f"# {parameters(net):,} parameters, {operations / 1e9:.4f} G multiply-adds a prediction")
@@ -43,3 +44,8 @@ def main(arguments: list[str]) -> None:
             f"# about {clock(measured.seconds * recipe.networks)} on this {measured.device}, evaluation not counted "
             f"({recipe.batch_size / measured.step_seconds:,.0f} images/s)"
         )
+
+
+def facts_of(dataset: Dataset) -> Facts:
+    """What a protocol would say of a data set."""
+    return Facts(len(dataset.train.labels), len(dataset.test.labels), image_size(dataset), len(dataset.classes))

@@ -1,6 +1,6 @@
 """One file a data set: a name -> two splits of uint8 images and int64 labels, on the device or streamed to it."""
 
-from pathlib import Path
+import os
 
 import torch
 
@@ -15,7 +15,7 @@ __all__ = ["DATASETS", "Loader", "load", "place"]
 
 def load(
     name: str,
-    root: Path | None = None,
+    root: str | os.PathLike[str] | None = None,
     device: torch.device | str = "cpu",
     stream: bool | None = None,
     workers: int | None = None,

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, check_path
 from mixmo.registry import Registry
 from mixmo.types import Dataset
 
@@ -13,9 +13,9 @@ Loader = Callable[[Path], Dataset]  # the data directory -> the data set on the 
 DATASETS: Registry[Loader] = Registry("data set")
 
 
-def where(root: Path | None) -> Path:
+def where(root: str | os.PathLike[str] | None) -> Path:
     """The data directory: the one given, else $MIXMO_DATA, else `data` in the working directory."""
-    return root if root is not None else Path(os.environ.get("MIXMO_DATA") or "data")
+    return Path(os.environ.get("MIXMO_DATA") or "data") if root is None else check_path("data directory", root)
 
 
 def remedy(name: str, root: Path) -> str:

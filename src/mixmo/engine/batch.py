@@ -127,6 +127,9 @@ class Batches:
         recipe, pool = self.recipe, draws.pool or self.split
         slots_n = torch.arange(len(draws.unique), device=chance.device)
         slot_MN = pair(slots_n, recipe.repetition, draws.order, recipe.rho, draws.same, recipe.ghosts)[:, self.part]
+        if recipe.rho > 0:  # an image shown to all members is cropped and flipped once, as it will be at test time
+            same_N1 = (draws.same < recipe.rho)[:, None]
+            draws = draws._replace(crop=torch.where(same_N1, draws.crop[:1], draws.crop))
         draws = draws.of(self.part)
         index_MN = draws.unique[slot_MN]
         operations = None

@@ -1,24 +1,25 @@
 """From a recipe to a finished run directory."""
 
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from mixmo import data
 from mixmo.engine.loggers import Logger
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import check_data, check_fit, check_logged, check_world, open_or_create, singles
 from mixmo.engine.runtime import Runtime
+from mixmo.errors import check_path
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run
 
 
 def train(
     recipe: Recipe,
-    out: Path,
+    out: str | os.PathLike[str],
     runtime: Runtime | None = None,
     *,
     resume: bool = False,
@@ -31,7 +32,7 @@ def train(
     Several networks are runs of their own in folders 0, 1, ... of `out`, with seeds that follow each other.
     """
     began = time.monotonic()
-    runtime = runtime or Runtime()
+    out, runtime = check_path("out", out), runtime or Runtime()
     device, world = runtime.resolve(), runtime.world()
     check_world(recipe, world)
     with ExitStack() as held:

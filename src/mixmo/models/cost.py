@@ -1,13 +1,14 @@
 """What a network costs: parameters, multiply-adds of one prediction, sizes of its features."""
 
 import copy
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mixmo.models.network import Network
+from mixmo.errors import UserError
+from mixmo.hidden import PLACES
+from mixmo.models.network import Network, Stages
 
 
 def parameters(net: nn.Module) -> int:
@@ -46,7 +47,12 @@ def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:
     """(C, h, w) of the features that enter each stage of the core, for images (C, H, W)."""
     shapes: list[torch.Size] = []
     twin = copy.deepcopy(net).to("meta").eval()
-    stages: Iterable[nn.Module] = twin.core.stages  # type: ignore[assignment]
+    stages = list(twin.core.stages) if isinstance(twin.core, Stages) else []
+    if len(stages) < PLACES:
+        raise UserError(
+            f"feature mixing needs a core of at least {PLACES} Stages, and this one has {len(stages)}; take another "
+            "model, or hidden = none"
+        )
     for stage in stages:
         stage.register_forward_pre_hook(lambda _, inputs: shapes.append(inputs[0].shape[1:]))
     twin(torch.empty(1, *size, device="meta"))

@@ -18,7 +18,8 @@ class Parts(NamedTuple):
     encoder: Callable[[int], nn.Module]  # image channels -> a fresh first convolution
     encoded: int  # channels it gives
     stride: int  # of the encoder: the features' resolution is the image's divided by it
-    core: Callable[[int], nn.Module]  # channels of the mixed features -> a fresh core, (N, C, h, w) to (N, F)
+    core: Callable[[int], nn.Module]  # channels of the mixed features -> a fresh core, (N, C, h, w) to (N, F): any
+    # module, such as an nn.Sequential; feature mixing (Hidden) needs one of `Stages`
     head: Callable[[int], nn.Module]  # classes -> a fresh dense layer, (N, F) to (N, K)
 
 
@@ -93,7 +94,7 @@ class Network(Ensemble):
         self.check_count(images_MNCHW)
         encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
         features = torch.cat(encoded, dim=1) if self.concat else blend(encoded, coefficients)
-        pooled = self.core(features, hidden)
+        pooled = self.core(features) if hidden is None else self.core(features, hidden)
         return torch.stack([head(pooled) for head in self.heads])
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.errors import UserError, unknown
@@ -13,7 +13,6 @@ from mixmo.models import FAMILIES, Network, create
 from mixmo.saliency import SALIENCY
 from mixmo.saliency.comixup import part_size
 
-Family = Literal["wrn", "preactresnet", "resnet"]
 Precision = Literal["fp32", "bf16"]
 Course = Literal["step", "cosine"]
 MOST = 1e6  # of a Dirichlet's or Beta's parameter
@@ -28,8 +27,8 @@ class Recipe:
     validation: int = 0
     """Training images held out, at random, to choose the best epoch by; 0: by the test set, as the paper did."""
 
-    model: Family = "wrn"
-    """Family of the network."""
+    model: str = "wrn"
+    """Family of the network (`mixmo list models`)."""
     depth: int = 28
     """Depth d of the network."""
     width: int = 10
@@ -58,7 +57,7 @@ class Recipe:
     association: str = "own"
     """Which head answers for which input: own, random, predominant, interpolated (ablation)."""
     rho: float = 0.0
-    """MIMO's input repetition: share of samples that show one image to all members."""
+    """MIMO's input repetition: share of samples that show one image, cropped alike, to all members."""
 
     size: int | None = None
     """Side of what the network sees of an image, in pixels: a random crop, the centre at test time; None: all of it."""
@@ -121,11 +120,19 @@ class Recipe:
     """Seed of the initial weights and of every draw."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_names()
         self._check_numbers()
         self._check_batches()
         self._check_members()
         self.mixer(self.stride)
+
+    def _check_types(self) -> None:
+        for name, kind in KINDS.items():
+            value = getattr(self, name)
+            if not fits(value, kind):
+                wanted = kind.__name__ if isinstance(kind, type) else kind
+                raise UserError(f"{name} = {value!r} is of another type than {wanted}; give a value of that type")
 
     def _check_names(self) -> None:
         for field, kind, known in (
@@ -264,4 +271,23 @@ class Recipe:
         return dataclasses.replace(self, **changes)
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Recipe))
+def fits(value: object, kind: Any) -> bool:
+    """Whether a value is of the type of a field. Whole numbers are numbers too; True and False are not.
+
+    >>> fits(1, float), fits(True, int), fits(None, int | None), fits((0.5, 1), tuple[float, ...])
+    (True, False, True, True)
+    """
+    parts = get_args(kind)
+    if get_origin(kind) is Literal:
+        return isinstance(value, str)  # which one is another question
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(fits(part, parts[0]) for part in value)
+    if parts:
+        return any(fits(value, part) for part in parts)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
+KINDS = get_type_hints(Recipe)
+FIELDS = tuple(KINDS)

@@ -1,0 +1,68 @@
+"""The Python of docs/extending.md runs as it is written there, and its parts serve the command line."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.cli import main
+from mixmo.data import DATASETS
+from mixmo.masks import MASKS
+from mixmo.metrics import evaluate
+from mixmo.models import FAMILIES, parameters
+from mixmo.runs import Run
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+OWN = ["--dataset", "hues", "--mask", "disc", "--pixel", "halves", "--model", "plain", "--depth", "2"]
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the page defines; the registries are as before afterwards."""
+    for registry in (MASKS, AUGMENTATIONS, DATASETS):
+        monkeypatch.setattr(registry, "_things", dict(registry._things))
+    monkeypatch.setitem(FAMILIES, "plain", None)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "parts"}
+    exec("".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)), names)
+    return names
+
+
+def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert page["report"].ensemble.top1 > 0.6  # a blind guess: a third
+    stored = evaluate(*Run.open("runs/own0").logits("last"))
+    again = evaluate(page["prediction"].logits, page["hues"](None).test.labels)
+    assert again.ensemble.nll == pytest.approx(stored.ensemble.nll, abs=1e-5)
+    assert set(page["mix"].weights.unique().tolist()) <= {0.0, 1.0}
+    assert all(weight.grad is not None for weight in page["net"].parameters())
+    assert main(["train", "digits/cut-mixmo", *OWN, "--epochs", "1", "--quiet", "true", "--out", "runs/typed"]) == 0
+    assert main(["eval", "runs/typed", "--source", "weights"]) == 0
+    assert main(["list", "models"]) == 0
+    assert main(["show", "digits/cut-mixmo", *OWN, "--time", "false"]) == 0
+    out = capsys.readouterr().out
+    assert "plain " in out
+    assert f"# {parameters(page['net']):,} parameters" in out
+    assert "# 360 steps, 12 an epoch" in out  # 400 images, 32 of them a batch: b = 2
+
+
+def test_augmentation_equals_a_loop(page: dict[str, Any]) -> None:
+    x, partner = torch.zeros(6, 1, 4, 10), torch.ones(6, 1, 4, 10)
+    lam, u = torch.tensor([0.1, 0.5, 0.9] * 2), torch.tensor([[0.2]] * 3 + [[0.7]] * 3)
+    mixed = page["halves"](x, partner, lam, u, torch.ones(6, 1, 1), False)
+    for n in range(6):
+        own = round(10 * lam[n].item())
+        row = [0.0] * own + [1.0] * (10 - own)
+        assert mixed.images[n, 0, 0].tolist() == (row if n < 3 else row[::-1])
+    torch.testing.assert_close(mixed.lam, lam)
+
+
+def test_feature_mixing_is_refused_where_a_core_has_no_stages(
+    page: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "digits/manifold-mixup", "--model", "plain", "--depth", "2", "--out", "runs/hidden"]
+    assert main(words) == 2
+    assert "feature mixing needs a core of at least 3 Stages, and this one has 0" in capsys.readouterr().err
+    assert not Path("runs/hidden").exists()
