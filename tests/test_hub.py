@@ -570,3 +570,8 @@ def test_a_timm_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "timm")
     with pytest.raises(UserError, match=r"timm, which cannot be imported \(operator torchvision::nms does not exist\)"):
         mixmo.load(tmp_path / "net")
+
+
+def test_a_saved_network_has_no_best_epoch():
+    with pytest.raises(UserError, match="is no run directory and has no best epoch"):
+        mixmo.load("cifar100/cut-mixmo-wrn28-4", which="best")

@@ -64,6 +64,13 @@ def test_a_recipe_cut_behind_a_value(runs: list[Run], tmp_path: Path) -> None:
         Run(tmp_path).recipe  # noqa: B018
 
 
+def test_a_recipe_with_a_part_of_ones_own(runs: list[Run], tmp_path: Path) -> None:
+    whole = (runs[0].path / "recipe.yaml").read_text()
+    (tmp_path / "recipe.yaml").write_text(whole.replace("model: wrn\n", "model: mine\n"))
+    with pytest.raises(UserError, match=r"unknown model family 'mine'.*add the parts of your own that it names first"):
+        Run(tmp_path).recipe  # noqa: B018
+
+
 def test_logits_of_another_kind(runs: list[Run], tmp_path: Path) -> None:
     shutil.copytree(runs[0].path, tmp_path / "run")
     save_tensors({"logits": torch.zeros(2, 5), "labels": torch.zeros(5)}, tmp_path / "run" / "logits-last.safetensors")

@@ -101,7 +101,10 @@ class Run:
             recipe = Recipe().replace(**fields)
         except (yaml.YAMLError, UnicodeDecodeError, UserError, TypeError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"{path} cannot be read as a recipe ({reason}); restore it or train again") from error
+            remedy = "restore it or train again"
+            if reason.startswith("unknown"):
+                remedy += ", or add the parts of your own that it names first (docs/extending.md)"
+            raise UserError(f"{path} cannot be read as a recipe ({reason}); {remedy}") from error
         seal.check(path)
         return recipe
 

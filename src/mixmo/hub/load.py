@@ -32,6 +32,8 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
     the validation images of the run, if it held some out. `which` is "last" or "best", for runs.
     """
     if not is_run(check_path("where", where)):
+        if which != "last":
+            raise UserError(f"{where} is no run directory and has no {which} epoch, only its weights; leave that out")
         return from_pretrained(where, model)
     run = Run.open(where)
     if run.recipe.networks > 1:
