@@ -194,12 +194,6 @@ class Recipe:
                 f"ghost = {self.ghost} with batch_size = {self.batch_size} and repetition b = {self.repetition}; "
                 f"take a divisor of batch_size that is a multiple of b"
             )
-        for name, off in (("hidden", "none"), ("saliency", "none"), ("subnets", 0)):
-            if self.ghost and getattr(self, name) != off:
-                raise UserError(
-                    f"ghost = {self.ghost}, but {name} = {getattr(self, name)} mixes the samples of a whole batch; "
-                    "set ghost = 0"
-                )
         if self.saliency != "none" and self.hidden != "none":
             raise UserError(f"saliency = {self.saliency} and hidden = {self.hidden} both mix a batch; take one of them")
         if self.saliency == "co-mixup" and part_size(self.batch_size) < 3:

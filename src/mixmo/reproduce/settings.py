@@ -11,7 +11,7 @@ from mixmo.recipes.schema import FIELDS, Recipe
 from mixmo.reproduce.plan import Plan, trained
 
 FIXED = ("dataset", "networks", "seed")  # what the table or --seeds says, not --set
-PROTOCOL = ("width", "batch_size", "epochs", "precision")  # in which runs of the same comparison may differ
+PROTOCOL = ("width", "batch_size", "ghost", "epochs", "precision")  # in which runs of the same comparison may differ
 
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
