@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/sweep.py OUT_FOLDER width:batch:members[:option...] ...
 
 Options: limit0 (unlimited search for cuDNN kernels), descent, pdl, coop (inductor's coordinate descent, dependent
-launches, cooperative reductions), eager, profile. `predict:width[:compiled]` times prediction. Figures go to OUT_FOLDER
-as they come. (Combined kernels, `combo` in RESULTS.md, are what the step itself now asks for.)
+launches, cooperative reductions), ghost (batches of 64), eager, profile. `predict:width[:compiled]` times prediction.
+Figures go to OUT_FOLDER as they come. (Combined kernels, `combo` in RESULTS.md, are what the step itself now asks for.)
 """
 
 import json
@@ -55,7 +55,8 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     torch._inductor.config.triton.enable_pdl = "pdl" in options
     torch._inductor.config.triton.cooperative_reductions = "coop" in options
     method = "cifar100/vanilla" if members == "1" else "cifar100/cut-mixmo"
-    recipe = named(method).replace(width=int(width), batch_size=int(batch), precision="bf16")
+    ghost = 64 if "ghost" in options else 0
+    recipe = named(method).replace(width=int(width), batch_size=int(batch), ghost=ghost, precision="bf16")
     device = torch.device("cuda")
     dataset = bench.synthetic("cifar100", device)
     bed = bench.Bed(recipe, dataset, device, compiled="eager" not in options)
