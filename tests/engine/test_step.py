@@ -75,8 +75,10 @@ def assert_close(one: Training, two: Training, tolerance: float = 1e-2) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_equals_eager(digits: Dataset) -> None:
-    eager, compiled = Training(digits), Training(digits, compiled=True)
+@pytest.mark.parametrize("ghost", [0, 8])
+def test_compiled_equals_eager(digits: Dataset, ghost: int) -> None:
+    recipe = TINY.replace(ghost=ghost)
+    eager, compiled = Training(digits, recipe), Training(digits, recipe, compiled=True)
     torch.testing.assert_close(compiled.run(), eager.run(), rtol=1e-5, atol=1e-5)
     assert (eager.step.mode, compiled.step.mode) == ("eager", "compiled")
     assert_close(compiled, eager)
@@ -181,9 +183,12 @@ def on_gpu() -> Dataset:
 
 
 @gpu
-@pytest.mark.parametrize(("compiled", "graphed"), [(False, True), (True, False), (True, True)])
-def test_gpu_steps_equal_eager(on_gpu: Dataset, exact: None, compiled: bool, graphed: bool) -> None:
-    eager, other = Training(on_gpu), Training(on_gpu, compiled=compiled, graphed=graphed)
+@pytest.mark.parametrize(
+    ("compiled", "graphed", "ghost"), [(False, True, 0), (True, False, 0), (True, True, 0), (True, True, 8)]
+)
+def test_gpu_steps_equal_eager(on_gpu: Dataset, exact: None, compiled: bool, graphed: bool, ghost: int) -> None:
+    recipe = TINY.replace(ghost=ghost)
+    eager, other = Training(on_gpu, recipe), Training(on_gpu, recipe, compiled=compiled, graphed=graphed)
     expected, losses = eager.run(), other.run()
     print(f"compiled {compiled}, graphed {graphed}: largest difference {(losses - expected).abs().max():.2e}")
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
