@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+import mixmo
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.cli import main
 from mixmo.data import DATASETS
+from mixmo.engine import Runtime, train
 from mixmo.masks import MASKS
 from mixmo.metrics import evaluate
 from mixmo.models import FAMILIES, parameters
@@ -46,6 +48,14 @@ def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert "plain " in out
     assert f"# {parameters(page['net']):,} parameters" in out
     assert "# 360 steps, 12 an epoch" in out  # 400 images, 32 of them a batch: b = 2
+
+
+def test_a_run_on_a_data_set_of_ones_own_that_sees_the_centre(page: dict[str, Any]) -> None:
+    run = train(page["recipe"].replace(size=12, epochs=1), "runs/centre", Runtime(quiet=True))
+    net = mixmo.load(run.path)
+    assert (net.about.size, net.about.resize) == ((3, 12, 12), 16)
+    centre = page["hues"](None).test.images[:, 2:14, 2:14]
+    torch.testing.assert_close(mixmo.predict(net, centre).logits, run.logits("last")[0], rtol=1e-4, atol=1e-5)
 
 
 def test_augmentation_equals_a_loop(page: dict[str, Any]) -> None:
