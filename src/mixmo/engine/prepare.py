@@ -167,8 +167,8 @@ def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:
 def describe(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
     """What of a data set travels with the weights; the size is that of what the network sees.
 
-    `resize` is the shorter side of the images that this is the centre of, or None. `images` for training and for testing
-    are counted so that a change is noticed.
+    `resize` is the shorter side of the images that this is the centre of, or None. `images` for training and for
+    testing are counted so that a change is noticed.
     """
     return {
         "name": dataset.name,
