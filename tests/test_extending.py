@@ -15,6 +15,7 @@ from mixmo.engine import Runtime, train
 from mixmo.masks import MASKS
 from mixmo.metrics import evaluate
 from mixmo.models import FAMILIES, parameters
+from mixmo.recipes import named
 from mixmo.runs import Run
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
@@ -56,6 +57,20 @@ def test_a_run_on_a_data_set_of_ones_own_that_sees_the_centre(page: dict[str, An
     assert (net.about.size, net.about.resize) == ((3, 12, 12), 16)
     centre = page["hues"](None).test.images[:, 2:14, 2:14]
     torch.testing.assert_close(mixmo.predict(net, centre).logits, run.logits("last")[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_of_ones_own_is_saved(page: dict[str, Any], tmp_path: Path) -> None:
+    again = mixmo.load(mixmo.save_pretrained(mixmo.convert(page["net"], members=3), tmp_path / "saved"))
+    assert (again.name, again.members) == ("plain2_2", 3)
+    del FAMILIES["plain"]
+    with pytest.raises(mixmo.UserError, match=r"config.json: unknown model family 'plain'"):
+        mixmo.load(tmp_path / "saved")
+
+
+def test_the_name_of_a_family_may_have_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "v2_wide", FAMILIES["wrn"])
+    net = named("digits/cut-mixmo").replace(model="v2_wide").network(3, 3)
+    assert parameters(net) == parameters(mixmo.create("wrn10_2", classes=3))
 
 
 def test_augmentation_equals_a_loop(page: dict[str, Any]) -> None:
