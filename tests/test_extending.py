@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import mixmo
 from mixmo.augment.pixel import AUGMENTATIONS
@@ -65,6 +66,22 @@ def test_a_network_of_ones_own_is_saved(page: dict[str, Any], tmp_path: Path) ->
     del FAMILIES["plain"]
     with pytest.raises(mixmo.UserError, match=r"config.json: unknown model family 'plain'"):
         mixmo.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("kind", ["two dense layers", "convolution"])
+def test_a_run_with_heads_of_ones_own(page: dict[str, Any], kind: str) -> None:
+    def head(classes: int) -> nn.Module:
+        if kind == "convolution":
+            return nn.Sequential(nn.Unflatten(1, (-1, 1, 1)), nn.Conv2d(64, classes, 1), nn.Flatten())
+        return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
+
+    FAMILIES["plain"] = lambda depth, width: page["plain"](depth, width)._replace(head=head)
+    net = mixmo.load(train(page["recipe"].replace(epochs=1), "runs/heads", Runtime(quiet=True)).path)
+    if kind == "convolution":
+        with pytest.raises(mixmo.UserError, match=r"none that mixmo.create makes"):
+            mixmo.save_pretrained(net, "saved")
+    else:
+        assert mixmo.load(mixmo.save_pretrained(net, "saved")).about == net.about
 
 
 def test_the_name_of_a_family_may_have_digits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,27 +85,31 @@ def arguments(net: Network, members: int) -> dict[str, Any]:
     """The arguments of `create` but for the name, read off the network."""
     encoders, heads = len(net.encoders), len(net.heads)
     return {
-        "classes": dense(net).out_features,
+        "classes": classes(net),
         "members": members,
         "encoders": None if net.members < members or encoders == members else encoders,
         "heads": None if heads == members else heads,
         "concat": net.concat,
-        "channels": convolution(net).in_channels,
+        "channels": channels(net),
     }
 
 
 def check_name(net: Network, members: int) -> str:
     """The name by which `create` made it; refused where its core has become another since."""
-    if net.name is not None:
+    if None not in (net.name, classes(net), channels(net)):
         with torch.device("meta"):
-            if shapes(create(net.name, **arguments(net, members)).core) == shapes(net.core):
-                return net.name
+            if shapes(create(str(net.name), **arguments(net, members)).core) == shapes(net.core):
+                return str(net.name)
     raise UserError("this network is none that mixmo.create makes; save one of mixmo.create or of mixmo.wrap")
 
 
-def convolution(net: Network) -> nn.Conv2d:
-    return next(layer for layer in net.encoders[0].modules() if isinstance(layer, nn.Conv2d))
+def channels(net: Network) -> int | None:
+    """Of its images: what the first convolution reads; None where a network of one's own has none."""
+    found = (layer.in_channels for layer in net.encoders[0].modules() if isinstance(layer, nn.Conv2d))
+    return next(found, None)
 
 
-def dense(net: Network) -> nn.Linear:
-    return next(layer for layer in net.heads[0].modules() if isinstance(layer, nn.Linear))
+def classes(net: Network) -> int | None:
+    """What the last dense layer of a head gives; None where a network of one's own has none."""
+    found = [layer.out_features for layer in net.heads[0].modules() if isinstance(layer, nn.Linear)]
+    return found[-1] if found else None
