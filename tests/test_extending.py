@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import mixmo
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.cli import main
 from mixmo.data import DATASETS
+from mixmo.engine import Runtime, train
 from mixmo.masks import MASKS
 from mixmo.metrics import evaluate
 from mixmo.models import FAMILIES, parameters
+from mixmo.recipes import named
 from mixmo.runs import Run
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
@@ -46,6 +50,44 @@ def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert "plain " in out
     assert f"# {parameters(page['net']):,} parameters" in out
     assert "# 360 steps, 12 an epoch" in out  # 400 images, 32 of them a batch: b = 2
+
+
+def test_a_run_on_a_data_set_of_ones_own_that_sees_the_centre(page: dict[str, Any]) -> None:
+    run = train(page["recipe"].replace(size=12, epochs=1), "runs/centre", Runtime(quiet=True))
+    net = mixmo.load(run.path)
+    assert (net.about.size, net.about.resize) == ((3, 12, 12), 16)
+    centre = page["hues"](None).test.images[:, 2:14, 2:14]
+    torch.testing.assert_close(mixmo.predict(net, centre).logits, run.logits("last")[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_of_ones_own_is_saved(page: dict[str, Any], tmp_path: Path) -> None:
+    again = mixmo.load(mixmo.save_pretrained(mixmo.convert(page["net"], members=3), tmp_path / "saved"))
+    assert (again.name, again.members) == ("plain2_2", 3)
+    del FAMILIES["plain"]
+    with pytest.raises(mixmo.UserError, match=r"config.json: unknown model family 'plain'"):
+        mixmo.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("kind", ["two dense layers", "convolution"])
+def test_a_run_with_heads_of_ones_own(page: dict[str, Any], kind: str) -> None:
+    def head(classes: int) -> nn.Module:
+        if kind == "convolution":
+            return nn.Sequential(nn.Unflatten(1, (-1, 1, 1)), nn.Conv2d(64, classes, 1), nn.Flatten())
+        return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
+
+    FAMILIES["plain"] = lambda depth, width: page["plain"](depth, width)._replace(head=head)
+    net = mixmo.load(train(page["recipe"].replace(epochs=1), "runs/heads", Runtime(quiet=True)).path)
+    if kind == "convolution":
+        with pytest.raises(mixmo.UserError, match=r"none that mixmo.create makes"):
+            mixmo.save_pretrained(net, "saved")
+    else:
+        assert mixmo.load(mixmo.save_pretrained(net, "saved")).about == net.about
+
+
+def test_the_name_of_a_family_may_have_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "v2_wide", FAMILIES["wrn"])
+    net = named("digits/cut-mixmo").replace(model="v2_wide").network(3, 3)
+    assert parameters(net) == parameters(mixmo.create("wrn10_2", classes=3))
 
 
 def test_augmentation_equals_a_loop(page: dict[str, Any]) -> None:

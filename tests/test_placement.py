@@ -6,7 +6,22 @@ import torch
 from torch import nn
 
 import mixmo
+from mixmo.engine import Runtime, train
+from mixmo.evaluation import score_runs
 from mixmo.metrics import evaluate
+from mixmo.recipes import named
+
+
+def test_runs_with_another_default_device(tmp_path: Path) -> None:
+    """The same weights as without; read back onto the CPU."""
+    recipe, runtime = named("digits/cut-mixmo").replace(width=1, epochs=1, validation=200), Runtime("cpu", quiet=True)
+    usual = train(recipe, tmp_path / "usual", runtime)
+    with torch.device("meta"):
+        run = train(recipe, tmp_path / "run", runtime)
+        net = mixmo.load(run.path)
+        assert score_runs([run], "weights", epochs=["last"])["last"] == usual.json("scores.json")["last"]
+    for ours, other in zip(net.parameters(), mixmo.load(usual.path).parameters(), strict=True):
+        assert torch.equal(ours, other)
 
 
 def test_another_default_device(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import math
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,6 +114,7 @@ def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:
         ({"model": "vgg"}, "unknown model family 'vgg'"),
         ({"epochs": "3"}, "epochs = '3' is of another type than int"),
         ({"epochs": 3.0}, "epochs = 3.0 is of another type than int"),
+        ({"lr": np.float64(0.1)}, "lr = np.float64.0.1. is of another type than float"),
         ({"flip": "no"}, "flip = 'no' is of another type than bool"),
         ({"width": True}, "width = True"),
         ({"decay": [0.5]}, "decay = .0.5. is of another type than tuple"),

@@ -69,6 +69,9 @@ def test_a_recipe_with_a_part_of_ones_own(runs: list[Run], tmp_path: Path) -> No
     (tmp_path / "recipe.yaml").write_text(whole.replace("model: wrn\n", "model: mine\n"))
     with pytest.raises(UserError, match=r"unknown model family 'mine'.*add the parts of your own that it names first"):
         Run(tmp_path).recipe  # noqa: B018
+    (tmp_path / "recipe.yaml").write_text(f"{whole}lrr: 0.1\n")  # of another version, say, which no file of yours adds
+    with pytest.raises(UserError, match=r"unknown field 'lrr'.*\); restore it or train again$"):
+        Run(tmp_path).recipe  # noqa: B018
 
 
 def test_logits_of_another_kind(runs: list[Run], tmp_path: Path) -> None:

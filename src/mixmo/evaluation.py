@@ -17,6 +17,7 @@ from mixmo.files import load_tensors
 from mixmo.metrics import METRICS
 from mixmo.metrics.report import evaluate
 from mixmo.models import Network
+from mixmo.placement import on_cpu
 from mixmo.predict import check_multiplex, default_batch, predict_split
 from mixmo.prediction import Prediction
 from mixmo.runs import WHICH, Run
@@ -26,6 +27,7 @@ from mixmo.weights import check
 CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
 
 
+@on_cpu
 def load_network(run: Run, which: str = "last") -> Network:
     """The trained network of a run, on the CPU, in eval mode."""
     if which not in WHICH:

@@ -38,6 +38,7 @@ WHICH = ("last", "best")
 LOCK = ".lock"
 MOST_NETWORKS = 1000  # a hundred times what has been trained
 SEALED = ("recipe.yaml", "*.json", "metrics.jsonl", "best*.safetensors", "last*.safetensors", "logits-*.safetensors")
+OWN = ("unknown model family", "unknown mask", "unknown pixel augmentation")  # of which a user may have added some
 SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
 FIELDS: dict[str, dict[str, type]] = {  # what the JSON files of a run hold at least; a dot goes one level down
     "dataset.json": {"name": str, "classes": list, "mean": list, "std": list, "size": list},
@@ -102,7 +103,7 @@ class Run:
         except (yaml.YAMLError, UnicodeDecodeError, UserError, TypeError) as error:
             reason = " ".join(str(error).split())
             remedy = "restore it or train again"
-            if reason.startswith("unknown"):
+            if reason.startswith(OWN):
                 remedy += ", or add the parts of your own that it names first (docs/extending.md)"
             raise UserError(f"{path} cannot be read as a recipe ({reason}); {remedy}") from error
         seal.check(path)

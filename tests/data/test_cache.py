@@ -48,6 +48,18 @@ def test_built_again_when_what_it_lacks_can_be_read(tmp_path: Path):
     assert build.times == 2
 
 
+def test_what_was_built_again_and_cannot_be_written_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cached(tmp_path, "train", "aa", SHAPE, Builder())
+
+    def refused(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(cache, "_write", refused)
+    whole = Decoded(np.zeros(SHAPE, np.uint8), np.arange(8))
+    with pytest.warns(UserWarning, match="cannot be written"):
+        assert cached(tmp_path, "train", "aa", SHAPE, lambda: whole, lambda lacking: True) is whole
+
+
 def test_built_once_and_mapped_afterwards(tmp_path: Path):
     build = Builder()
     first = cached(tmp_path, "train", "aa", SHAPE, build)

@@ -65,6 +65,9 @@ def test_streamed_equals_resident(root: Path, workers: int) -> None:
     scored = list(streamed.test.batches(4))
     assert torch.equal(torch.cat([part.resident for part in scored]), resident.test.resident)
     assert torch.equal(torch.cat([part.labels for part in scored]), resident.test.labels)
+    (none,) = streamed.test.images[torch.arange(0)].batches(4)  # the part of the last of many processes
+    assert none.resident.shape == (0, SIZE, SIZE, 3)
+    assert len(none.labels) == 0
 
 
 def test_parts_are_chosen_by_number(root: Path) -> None:

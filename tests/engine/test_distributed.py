@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from mixmo import UserError
 from mixmo.engine import Runtime, train
@@ -82,6 +83,19 @@ def test_resume_with_another_number_of_processes(both: Path, script: ModuleType,
     for two, one in zip(resumed.metrics(), whole.metrics(), strict=True):
         assert two["train"]["loss"] == pytest.approx(one["train"]["loss"], rel=1e-4)
     assert resumed.json("environment.json")["processes"] == 1
+
+
+def test_a_checkpoint_has_the_statistics_of_all_ghost_batches(both: Path, script: ModuleType, tmp_path: Path) -> None:
+    """Of the network and of its average, not only those that the writing process has seen."""
+    one = train(script.RECIPES["ghost"].replace(average=0.5), tmp_path / "one", script.RUNTIME, until=10).path
+    for name in ("weights", "average"):
+        ours, whole = (
+            load_file(path / "checkpoints" / "00000010" / f"{name}.safetensors") for path in (both / "ghost", one)
+        )
+        statistics = [key for key in whole if "running" in key]
+        assert statistics
+        for key in statistics:
+            torch.testing.assert_close(ours[key], whole[key], rtol=1e-3, atol=1e-4)
 
 
 def test_a_lost_process_is_said_and_the_run_resumes(script: ModuleType, tmp_path: Path) -> None:

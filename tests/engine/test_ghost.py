@@ -57,6 +57,16 @@ def test_a_normalisation_sees_ghost_batches() -> None:
     torch.testing.assert_close(ghost(x), apart.eval()(x))
 
 
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(3), nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3, momentum=None)]
+)
+def test_a_normalisation_that_would_see_the_whole_batch_is_refused(layer: nn.Module) -> None:
+    with pytest.raises(
+        UserError, match=r"ghost batches, .* need nn.BatchNorm2d\(channels\); the network has a BatchNorm"
+    ):
+        set_ghost(nn.Sequential(nn.BatchNorm2d(3), layer), 4)
+
+
 def gradients(recipe: Recipe, draws: Draws) -> tuple[Network, list[Tensor]]:
     dataset = data.load("digits")
     net = fresh_network(recipe, dataset)

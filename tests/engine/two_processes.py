@@ -121,6 +121,7 @@ def main(folder: Path) -> None:
     rows = torch.arange(5.0)[world.part(5)]
     assert world.gather(rows, 0, 5).tolist() == [0, 1, 2, 3, 4]
     train(RECIPES["cut-mixmo"].replace(epochs=2), folder / "run", RUNTIME, until=30)
+    train(RECIPES["ghost"].replace(average=0.5), folder / "ghost", RUNTIME, until=10)
     if world.writes:
         (folder / "found.json").write_text(json.dumps(found))
 

@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def spoken(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
-    """A warning of ours as a sentence, without the place in the code; others, as Python prints them."""
+    """A warning of ours as a sentence, without the place in the code; others, with it."""
     if Path(filename).is_relative_to(Path(__file__).parents[1]):
         return f"mixmo: {message}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"

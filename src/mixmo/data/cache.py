@@ -62,7 +62,7 @@ def cached(
         _write(path, name, built)
     except OSError as error:
         found = _read(path, shape)
-        if found is not None:  # another process was faster
+        if found is not None and len(found.kept) >= len(built.kept):  # another process was faster
             return found
         warnings.warn(
             f"{home} cannot be written ({error.strerror or error}), so {name} will be decoded again at the next start; "

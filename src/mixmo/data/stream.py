@@ -93,7 +93,7 @@ class Files:
                 whole = torch.ones(len(batch), dtype=torch.bool)
                 whole[failed] = False
                 kept.append(batch[whole])
-                if whole.any():
+                if whole.any() or not len(batch):  # a process without a part has an empty batch
                     yield self._pinned(images[whole] if failed else images, kept[-1])
 
         with closing(self._ahead(pools())) as ahead:

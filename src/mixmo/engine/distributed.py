@@ -110,7 +110,7 @@ class Processes(World):
         return torch.cat(parts)[:count].movedim(0, dim).contiguous()
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        values = torch.tensor(flags, dtype=torch.int32)
+        values = torch.tensor(flags, dtype=torch.int32, device="cpu")
         dist.all_reduce(values, dist.ReduceOp.MAX, self.hosts)
         return tuple(bool(value) for value in values)
 

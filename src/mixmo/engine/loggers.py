@@ -73,7 +73,7 @@ class Loggers:
             yield
         except Exception as error:
             warnings.warn(
-                f"{type(logger).__name__} failed ({first_line(error)}) and is told nothing more", stacklevel=2
+                f"{type(logger).__name__} failed ({first_line(error)}) and is told nothing more", stacklevel=3
             )
             self.ours = [other for other in self.ours if other is not logger]
             self.others = [other for other in self.others if other is not logger]

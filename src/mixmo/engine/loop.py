@@ -94,7 +94,7 @@ class Trainer:
             compiled=compiled,
             graphed=on_gpu and compiled and self.world.size == 1,
         )
-        self.step.meter.copy_(torch.tensor(self.state.meter, dtype=torch.float64))
+        self.step.meter.copy_(self.step.meter.new_tensor(self.state.meter))
         self.stopping = False
         named = [name.strip() for name in runtime.logger.split(",")] if runtime.logger else []
         self.loggers = Loggers([*named, *loggers] if self.world.writes else [], run.path)

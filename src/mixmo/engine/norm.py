@@ -1,10 +1,13 @@
 """Whose statistics batch normalisation uses in training. Parameters and their names stay as they are."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from mixmo.engine.distributed import all_mean
+from mixmo.errors import UserError
 
 
 def synchronise(net: nn.Module, device: torch.device) -> nn.Module:
@@ -23,8 +26,16 @@ def set_ghost(net: nn.Module, ghost: int) -> None:
         vars(layer)["ghost"] = ghost
 
 
-def plain_norms(net: nn.Module) -> list[nn.Module]:
-    return [layer for layer in net.modules() if type(layer) is nn.BatchNorm2d]
+def plain_norms(net: nn.Module) -> Sequence[nn.Module]:
+    """All its batch normalisations. A network of one's own may have others than can be taken over here."""
+    norms = [layer for layer in net.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    for layer in norms:
+        if type(layer) is not nn.BatchNorm2d or not (layer.affine and layer.track_running_stats and layer.momentum):
+            raise UserError(
+                f"ghost batches, and several processes on CPUs, need nn.BatchNorm2d(channels); the network has a "
+                f"{layer}: take that, or leave them out"
+            )
+    return norms
 
 
 class RunningBatchNorm(nn.BatchNorm2d):

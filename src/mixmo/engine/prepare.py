@@ -13,6 +13,7 @@ from mixmo.errors import UserError
 from mixmo.masks import MASKS
 from mixmo.mixing import grid
 from mixmo.models import training_bytes
+from mixmo.placement import on_cpu
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run, plain
@@ -152,6 +153,7 @@ def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
             )
 
 
+@on_cpu
 def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:
     """Training part and validation part, by a seeded shuffle that is the same on every device."""
     if count == 0:
@@ -165,7 +167,8 @@ def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:
 def describe(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
     """What of a data set travels with the weights; the size is that of what the network sees.
 
-    `images` for training and for testing are counted so that a change is noticed.
+    `resize` is the shorter side of the images that this is the centre of, or None. `images` for training and for
+    testing are counted so that a change is noticed.
     """
     return {
         "name": dataset.name,
@@ -173,6 +176,7 @@ def describe(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
         "mean": list(dataset.mean),
         "std": list(dataset.std),
         "size": list(recipe.seen(image_size(dataset))),
+        "resize": None if recipe.size is None else min(image_size(dataset)[1:]),
         "images": [len(dataset.train.labels), len(dataset.test.labels)],
     }
 

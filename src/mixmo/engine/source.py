@@ -10,6 +10,7 @@ from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.data.stream import NOTHING
 from mixmo.engine.distributed import World
 from mixmo.pairing import steps_per_epoch
+from mixmo.placement import on_cpu
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.types import Split
@@ -40,6 +41,7 @@ class Samples(NamedTuple):
     pool: Split | None  # what the numbers count in, if it is not the resident data set
 
 
+@on_cpu
 def plan(recipe: Recipe, samples: int, epoch: int) -> Plan:
     """Every sample once, in a random order, and partners at random."""
     stream = Stream(recipe.seed, torch.device("cpu"))

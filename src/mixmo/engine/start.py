@@ -8,12 +8,14 @@ from mixmo.engine.norm import set_ghost
 from mixmo.errors import UserError
 from mixmo.hub.load import load
 from mixmo.models import Network
+from mixmo.placement import on_cpu
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.types import Dataset
 from mixmo.weights import differences, shapes
 
 
+@on_cpu
 def fresh_network(recipe: Recipe, dataset: Dataset, trained: bool = True) -> Network:
     """The recipe's network with its initial weights, the same on every device.
 

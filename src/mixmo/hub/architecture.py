@@ -1,6 +1,5 @@
 """How a network is built, as JSON can hold it, and back."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,12 +7,11 @@ from torch import nn
 
 from mixmo.errors import UserError, first_line
 from mixmo.fold import fold
-from mixmo.models import FAMILIES, Ensemble, Network, create
+from mixmo.models import Ensemble, Network, create
 from mixmo.weights import shapes
 from mixmo.wrapping import Wrapped, wrap
 
 OPTIONS = ("num_classes", "in_chans", "img_size")  # for timm; it has others that read files
-DEPTHS, WIDTHS = range(10, 101), range(1, 65)  # among which the architecture of a network is found again
 
 
 def describe(net: Ensemble) -> list[dict[str, Any]]:
@@ -21,7 +19,7 @@ def describe(net: Ensemble) -> list[dict[str, Any]]:
     folded = net.members == 1 and net.answers > 1
     members = net.answers if folded else net.members
     if isinstance(net, Network):
-        return [{"create": find_name(net), "folded": folded, **arguments(net, members)}]
+        return [{"create": check_name(net, members), "folded": folded, **arguments(net, members)}]
     if not isinstance(net, Wrapped):
         raise UserError(f"a {type(net).__name__} is neither of mixmo.create nor of mixmo.wrap; save one of these")
     wrapping = {
@@ -87,41 +85,31 @@ def arguments(net: Network, members: int) -> dict[str, Any]:
     """The arguments of `create` but for the name, read off the network."""
     encoders, heads = len(net.encoders), len(net.heads)
     return {
-        "classes": dense(net).out_features,
+        "classes": classes(net),
         "members": members,
         "encoders": None if net.members < members or encoders == members else encoders,
         "heads": None if heads == members else heads,
         "concat": net.concat,
-        "channels": convolution(net).in_channels,
+        "channels": channels(net),
     }
 
 
-def find_name(net: Network) -> str:
-    """The name by which `create` makes the like: family, depth and width, found by the shapes of the weights."""
-    core = shapes(net.core)
-    encoded = convolution(net).out_channels
-    with torch.device("meta"):
-        for name, parts in candidates():
-            if parts.encoded == encoded and parts.head(2).in_features == dense(net).in_features:
-                channels = encoded * (net.members if net.concat else 1)
-                if shapes(parts.core(channels)) == core:
-                    return name
+def check_name(net: Network, members: int) -> str:
+    """The name by which `create` made it; refused where its core has become another since."""
+    if None not in (net.name, classes(net), channels(net)):
+        with torch.device("meta"):
+            if shapes(create(str(net.name), **arguments(net, members)).core) == shapes(net.core):
+                return str(net.name)
     raise UserError("this network is none that mixmo.create makes; save one of mixmo.create or of mixmo.wrap")
 
 
-def candidates() -> Iterator[tuple[str, Any]]:
-    for family, parts in FAMILIES.items():
-        for depth in DEPTHS:
-            try:
-                parts(depth, 1)
-            except UserError:  # no depth of this family
-                continue
-            yield from ((f"{family}{depth}_{width}", parts(depth, width)) for width in WIDTHS)
+def channels(net: Network) -> int | None:
+    """Of its images: what the first convolution reads; None where a network of one's own has none."""
+    found = (layer.in_channels for layer in net.encoders[0].modules() if isinstance(layer, nn.Conv2d))
+    return next(found, None)
 
 
-def convolution(net: Network) -> nn.Conv2d:
-    return next(layer for layer in net.encoders[0].modules() if isinstance(layer, nn.Conv2d))
-
-
-def dense(net: Network) -> nn.Linear:
-    return next(layer for layer in net.heads[0].modules() if isinstance(layer, nn.Linear))
+def classes(net: Network) -> int | None:
+    """What the last dense layer of a head gives; None where a network of one's own has none."""
+    found = [layer.out_features for layer in net.heads[0].modules() if isinstance(layer, nn.Linear)]
+    return found[-1] if found else None

@@ -19,7 +19,7 @@ from mixmo.about import About
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path, first_line
 from mixmo.files import halve, save_tensors
-from mixmo.hub.architecture import build, convolution, dense, describe
+from mixmo.hub.architecture import build, channels, classes, describe
 from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import near, shipped, shipped_folder
@@ -218,12 +218,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def check_about(net: Ensemble, about: About | None) -> None:
     """Refuses names that are not as many as the classes, and images that no machine could hold."""
-    classes = net.classes if isinstance(net, Wrapped) else dense(net).out_features if isinstance(net, Network) else None
-    if about and about.classes and classes not in (None, len(about.classes)):
-        raise UserError(f"there are {len(about.classes)} names for the {classes} classes of the network")
-    reads = (
-        net.size[0] if isinstance(net, Wrapped) else convolution(net).in_channels if isinstance(net, Network) else None
-    )
+    knows = net.classes if isinstance(net, Wrapped) else classes(net) if isinstance(net, Network) else None
+    if about and about.classes and knows not in (None, len(about.classes)):
+        raise UserError(f"there are {len(about.classes)} names for the {knows} classes of the network")
+    reads = net.size[0] if isinstance(net, Wrapped) else channels(net) if isinstance(net, Network) else None
     if about and reads not in (None, about.size[0]):
         raise UserError(f"size says {about.size[0]} channels, and the network reads {reads}; give those of its images")
     for name, side in () if about is None else (("size", max(about.size[1:])), ("resize", about.resize or 0)):

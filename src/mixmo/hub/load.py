@@ -59,7 +59,7 @@ def about_run(run: Run, which: str) -> About:
         about = About.from_dict(
             {
                 **{key: dataset[key] for key in ("size", "mean", "std", "classes")},
-                "resize": stored_side(run.recipe),
+                "resize": dataset["resize"] if "resize" in dataset else stored_side(run.recipe),
                 "dataset": dataset["name"],
                 "scores": {key: scores[key] for key in SCORES},
             }
@@ -89,7 +89,7 @@ def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration
 
 
 def stored_side(recipe: Recipe) -> int | None:
-    """Side of the images of which the network sees the centre; None if it sees all."""
+    """What runs of earlier versions do not say: side of the images of which the network sees the centre, or None."""
     if recipe.size is None:
         return None
     if recipe.dataset.startswith(PREFIX):

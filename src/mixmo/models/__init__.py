@@ -48,7 +48,7 @@ def create(
     >>> create("wrn16_2", classes=10, members=2).heads[1].out_features
     10
     """
-    match = re.fullmatch(r"([a-z]+)(\d+)_(\d+)", str(name))
+    match = re.fullmatch(r"(\D.*?)(\d+)_(\d+)", str(name))
     if not match:
         raise UserError(f"model '{name}' is not of the form family, depth, _, width; say for example wrn28_10")
     family, depth, width = match[1], int(match[2]), int(match[3])
@@ -67,7 +67,7 @@ def create(
         stems: list[nn.Module] = [parts.encoder(channels) for _ in range(encoders)]
         core = parts.core(parts.encoded * (members if concat else 1))
         tops: list[nn.Module] = [parts.head(classes) for _ in range(heads)]
-        return Network(stems, core, tops, members=members, stride=parts.stride, concat=concat)
+        return Network(stems, core, tops, members=members, stride=parts.stride, concat=concat, name=name)
 
     _check_weights(name, build)
     return build()

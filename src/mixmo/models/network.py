@@ -75,8 +75,11 @@ class Network(Ensemble):
         members: int,
         stride: int,
         concat: bool = False,
+        name: str | None = None,
     ) -> None:
+        """`name` is that by which `create` made it, and can again."""
         super().__init__()
+        self.name = name
         self.encoders = nn.ModuleList(encoders)
         self.core = core
         self.heads = nn.ModuleList(heads)

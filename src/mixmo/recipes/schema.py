@@ -273,14 +273,12 @@ def fits(value: object, kind: Any) -> bool:
     """
     parts = get_args(kind)
     if get_origin(kind) is Literal:
-        return isinstance(value, str)  # which one is another question
+        return type(value) is str  # which one is another question
     if get_origin(kind) is tuple:
         return isinstance(value, tuple) and all(fits(part, parts[0]) for part in value)
     if parts:
         return any(fits(value, part) for part in parts)
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float if kind is float else kind)
+    return type(value) in ((int, float) if kind is float else (kind,))  # of no other: YAML does not know NumPy's
 
 
 KINDS = get_type_hints(Recipe)
