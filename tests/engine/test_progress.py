@@ -19,7 +19,8 @@ def test_a_long_epoch_is_not_silent(capsys: pytest.CaptureFixture[str], monkeypa
             bar.step(step)
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 2
-    assert lines[0] == "epoch 1/30  step 60/1320  64 images/s  21:00 left"
+    assert lines[0] == "epoch 2/30  step 60/1320  64 images/s  21:00 left"
+    assert lines[1].startswith("epoch 3/30  step 120/1320")  # 44 steps each, also where no epoch between was scored
 
 
 def test_compilation_in_the_first_step_is_no_measure_of_the_others(
@@ -49,3 +50,10 @@ def test_a_bar_ends_at_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
         for step in range(1, 23):
             bar.step(step)
     assert bar.bar.tasks[0].completed == 22
+
+
+def test_the_last_step_is_of_the_last_epoch() -> None:
+    bar = Progress(RECIPE, Schedule(RECIPE, 1437), 0, quiet=True)
+    assert [bar.text(step) for step in (0, 1, 44, 45, 1320)] == [f"epoch {k}/30" for k in (1, 1, 1, 2, 30)]
+    bar.epoch({"epoch": 30, "test": {"ensemble": {"top1": 0.5, "nll": 1.0}}})
+    assert bar.text(1320) == "epoch 30/30  top1 50.00  nll 1.000"

@@ -42,20 +42,21 @@ class Progress:
             disable=not self.live,
         )
         self.task: TaskID | None = None
-        self.text = f"epoch {schedule.epoch(done) + 1}/{recipe.epochs}"
+        self.scores = ""  # of the last epoch that was scored
         self.at, self.shown = done, time.monotonic()
         self.began: float | None = None
 
     def __enter__(self) -> "Progress":
         self.bar.start()
-        self.task = self.bar.add_task(self.text, total=self.schedule.steps, completed=self.done, speed="")
+        first = self.text(self.done + 1)
+        self.task = self.bar.add_task(first, total=self.schedule.steps, completed=self.done, speed="")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.task is not None:  # the last steps came too soon after the one shown
-            self.bar.update(self.task, completed=self.at, description=self.text, speed=self.speed(self.at))
+            self.bar.update(self.task, completed=self.at, description=self.text(self.at), speed=self.speed(self.at))
         self.bar.stop()
 
     def step(self, step: int) -> None:
@@ -66,19 +67,23 @@ class Progress:
             return
         self.shown = now
         if self.live and self.task is not None:
-            self.bar.update(self.task, completed=step, description=self.text, speed=self.speed(step))
+            self.bar.update(self.task, completed=step, description=self.text(step), speed=self.speed(step))
         else:
-            self.say(f"{self.text}  step {step}/{self.schedule.steps}  {self.speed(step)}".rstrip())
+            self.say(f"{self.text(step)}  step {step}/{self.schedule.steps}  {self.speed(step)}".rstrip())
 
     def epoch(self, line: dict[str, Any]) -> None:
         test, recipe = line["test"]["ensemble"], self.recipe
-        self.text = f"epoch {line['epoch'] + 1}/{recipe.epochs}  top1 {100 * test['top1']:.2f}  nll {test['nll']:.3f}"
+        self.scores = f"  top1 {100 * test['top1']:.2f}  nll {test['nll']:.3f}"
         if not self.live and not self.quiet:
             self.say(
                 f"epoch {line['epoch']}/{recipe.epochs}  loss {line['train']['loss']:.4f}  "
                 f"top1 {100 * test['top1']:.2f}  nll {test['nll']:.4f}  nllc {test['nllc']:.4f}  "
                 f"{self.speed(line['step'])}".rstrip()
             )
+
+    def text(self, step: int) -> str:
+        """The epoch that this step, counted from 1, is of."""
+        return f"epoch {self.schedule.epoch(max(0, step - 1)) + 1}/{self.recipe.epochs}{self.scores}"
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
