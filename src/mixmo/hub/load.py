@@ -8,16 +8,12 @@ from torch import nn
 
 from mixmo.about import About
 from mixmo.calibration import Calibration, calibrate
-from mixmo.data.folder import PREFIX
-from mixmo.data.folder import SIZE as FOLDER_SIZE
 from mixmo.errors import UserError, check_path
 from mixmo.evaluation import load_network
 from mixmo.files import AGAIN, index_of, load_tensors
 from mixmo.hub.folder import check_about, from_pretrained
 from mixmo.metrics.conformal import fewest
 from mixmo.models import Ensemble
-from mixmo.recipes.protocols import PROTOCOLS
-from mixmo.recipes.schema import Recipe
 from mixmo.runs import SCORES, Run, is_run
 
 MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
@@ -59,7 +55,7 @@ def about_run(run: Run, which: str) -> About:
         about = About.from_dict(
             {
                 **{key: dataset[key] for key in ("size", "mean", "std", "classes")},
-                "resize": dataset["resize"] if "resize" in dataset else stored_side(run.recipe),
+                "resize": dataset.get("resize"),
                 "dataset": dataset["name"],
                 "scores": {key: scores[key] for key in SCORES},
             }
@@ -86,13 +82,3 @@ def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration
     if not {"validation_logits", "validation_labels"} <= tensors.keys():
         raise UserError(f"{path} lacks the answers to the images held out; {AGAIN}")
     return calibrate(tensors["validation_logits"], tensors["validation_labels"], **settings)
-
-
-def stored_side(recipe: Recipe) -> int | None:
-    """What runs of earlier versions do not say: side of the images of which the network sees the centre, or None."""
-    if recipe.size is None:
-        return None
-    if recipe.dataset.startswith(PREFIX):
-        side = recipe.dataset.rpartition("@")[2]
-        return int(side) if side.isdecimal() else FOLDER_SIZE
-    return PROTOCOLS[recipe.dataset].facts.size[1]
