@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/sweep.py OUT_FOLDER width:batch:members[:option...] ...
 
-Options: limit0 (unlimited search for cuDNN kernels), descent, pdl, coop (inductor's coordinate descent, dependent
-launches, cooperative reductions), ghost (batches of 64), eager, profile. `predict:width[:compiled]` times prediction.
+Options: limit0 (unlimited search for cuDNN kernels), descent, pdl (inductor's coordinate descent, dependent
+launches), ghost (batches of 64), eager, profile. `predict:width[:compiled]` times prediction.
 Figures go to OUT_FOLDER as they come. (Combined kernels, `combo` in RESULTS.md, are what the step itself now asks for.)
 """
 
@@ -53,7 +53,6 @@ def work(out: Path, jobs: list[str], job: str) -> None:
         torch.backends.cudnn.benchmark_limit = 0
     torch._inductor.config.coordinate_descent_tuning = "descent" in options
     torch._inductor.config.triton.enable_pdl = "pdl" in options
-    torch._inductor.config.triton.cooperative_reductions = "coop" in options
     method = "cifar100/vanilla" if members == "1" else "cifar100/cut-mixmo"
     ghost = 64 if "ghost" in options else 0
     recipe = named(method).replace(width=int(width), batch_size=int(batch), ghost=ghost, precision="bf16")

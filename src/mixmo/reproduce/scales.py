@@ -19,7 +19,8 @@ class Scale(NamedTuple):
     protocols: dict[str, Reduced]  # what is not here is not run at this scale
 
 
-FAST = {"batch_size": 256, "precision": "bf16"}
+FAST = {"batch_size": 256, "ghost": 64, "precision": "bf16"}
+TINY = FAST | {"ghost": 128}  # published with batches of 100
 HOUR = Reduced({"epochs": 100, "width": 4, **FAST}, widest=4)
 MINUTES = Reduced({"epochs": 10, "width": 2, **FAST}, widest=2)
 SMOKE = Reduced({"epochs": 2, "width": 1, "batch_size": 128}, widest=2, narrow=True, dataset="digits")
@@ -28,21 +29,21 @@ ALL = ("cifar10", "cifar100", "tiny-imagenet", "imagenet")
 SCALES = {
     "paper": Scale("the published protocol and number of seeds", None, {name: Reduced({}) for name in ALL}),
     "hour": Scale(
-        "100 epochs, WRN-28-4 or PreActResNet-18-2 where the table does not vary the width, batch 256, bf16",
+        "100 epochs, WRN-28-4 or PreActResNet-18-2 where the table does not vary the width, batch 256 in ghosts, bf16",
         1,
         {
             "cifar10": HOUR,
             "cifar100": HOUR,
-            "tiny-imagenet": Reduced({"epochs": 100, "width": 2, **FAST}, widest=2),
+            "tiny-imagenet": Reduced({"epochs": 100, "width": 2, **TINY}, widest=2),
         },
     ),
     "minutes": Scale(
-        "10 epochs of CIFAR, 5 of Tiny ImageNet, WRN-28-2 or PreActResNet-18-1, batch 256, bf16",
+        "10 epochs of CIFAR, 5 of Tiny ImageNet, WRN-28-2 or PreActResNet-18-1, batch 256 in ghosts, bf16",
         1,
         {
             "cifar10": MINUTES,
             "cifar100": MINUTES,
-            "tiny-imagenet": Reduced({"epochs": 5, "width": 1, **FAST}, widest=1),
+            "tiny-imagenet": Reduced({"epochs": 5, "width": 1, **TINY}, widest=1),
         },
     ),
     "smoke": Scale(
