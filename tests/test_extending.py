@@ -14,7 +14,7 @@ from mixmo.cli import main
 from mixmo.data import DATASETS
 from mixmo.engine import Runtime, train
 from mixmo.masks import MASKS
-from mixmo.metrics import evaluate
+from mixmo.metrics import METRICS, evaluate
 from mixmo.models import FAMILIES, parameters
 from mixmo.recipes import named
 from mixmo.runs import Run
@@ -26,7 +26,7 @@ OWN = ["--dataset", "hues", "--mask", "disc", "--pixel", "halves", "--model", "p
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the page defines; the registries are as before afterwards."""
-    for registry in (MASKS, AUGMENTATIONS, DATASETS):
+    for registry in (MASKS, AUGMENTATIONS, DATASETS, METRICS):
         monkeypatch.setattr(registry, "_things", dict(registry._things))
     monkeypatch.setitem(FAMILIES, "plain", None)
     monkeypatch.chdir(tmp_path)
@@ -50,6 +50,29 @@ def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert "plain " in out
     assert f"# {parameters(page['net']):,} parameters" in out
     assert "# 360 steps, 12 an epoch" in out  # 400 images, 32 of them a batch: b = 2
+
+
+def test_a_metric_of_ones_own(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """In every file and table that has ours, by a plain loop; last of all in a run that does not know it."""
+    run = Run.open("runs/own0")
+    logits, labels = run.logits("last")
+    answers = logits.mean(0).argmax(1).tolist()
+    worst = min(
+        sum(answer == k for answer, label in zip(answers, labels.tolist(), strict=True) if label == k)
+        / labels.tolist().count(k)
+        for k in range(3)
+    )
+    assert run.json("scores.json")["last"]["ensemble"]["worst_class"] == pytest.approx(worst)
+    assert all("worst_class" in line["test"]["members"][1] for line in run.metrics())
+    METRICS._things["later"] = page["worst_class"]
+    for words in (["runs/own0"], ["runs/own0", "--on", "hues"]):
+        assert main(["eval", *words]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert [line[-2:] for line in lines if "Brier" in line] == [["later", "worst_class"]]
+        row = next(line for line in lines if "ensemble" in line)
+        assert row[-2:] == [f"{worst:.4f}"] * 2
+    assert main(["list", "metrics"]) == 0
+    assert "Share of right answers in the class that has the fewest." in capsys.readouterr().out
 
 
 def test_a_run_on_a_data_set_of_ones_own_that_sees_the_centre(page: dict[str, Any]) -> None:

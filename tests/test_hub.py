@@ -17,13 +17,16 @@ import pytest
 import timm
 import torch
 from huggingface_hub import ModelCard
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torchvision import models
 
 import mixmo
 from mixmo import seal
 from mixmo.about import About
 from mixmo.calibration import Calibration, calibrate
+from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
 from mixmo.models import Ensemble
@@ -63,6 +66,10 @@ def make(kind: str) -> Ensemble:
         return mixmo.convert(mixmo.wrap(timm.create_model("test_resnet", num_classes=5)), members=3, classes=3).eval()
     if kind == "timm, folded":
         return mixmo.fold(mixmo.wrap(timm.create_model("test_resnet", num_classes=3)))
+    if kind == "torchvision":
+        return mixmo.convert(mixmo.wrap(models.shufflenet_v2_x0_5(num_classes=5)), members=3, classes=3).eval()
+    if kind == "torchvision, folded":
+        return mixmo.fold(mixmo.wrap(models.mnasnet0_5(num_classes=3)))  # whose weights have a version
     given: dict[str, Any] = {
         "three": {"members": 3},
         "single": {"members": 1},
@@ -75,7 +82,8 @@ def make(kind: str) -> Ensemble:
     return mixmo.fold(net) if kind == "folded" else net
 
 
-KINDS = ("three", "single", "shared encoder", "shared head", "concat", "folded", "timm", "converted", "timm, folded")
+KINDS = ("three", "single", "shared encoder", "shared head", "concat", "folded")
+KINDS += ("timm", "converted", "timm, folded", "torchvision", "torchvision, folded")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,6 +149,36 @@ def test_a_backbone_of_one_s_own(tmp_path: Path):
         UserError, match=r"not the Sequential that the network was wrapped around: unknown head layer '5'"
     ):
         mixmo.from_pretrained(folder, nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 14 * 14, 3)))
+
+
+def test_a_torchvision_backbone_is_found_by_its_weights(tmp_path: Path):
+    """Among those of its file; the bare model must be given for one that answers otherwise with the same weights."""
+    model = models.squeezenet1_1(num_classes=3)
+    folder = mixmo.save_pretrained(mixmo.wrap(model), tmp_path / "as it is", about=ABOUT, half=True)
+    config = json.loads((folder / "config.json").read_text())["architecture"]
+    assert (config["torchvision"], config["options"]) == ("squeezenet1_1", {"num_classes": 3})
+    card = (folder / "README.md").read_text()
+    assert "squeezenet1_1 with 2 members." in card
+    assert "mixmo predict as it is photos/" in card
+    model.features[2] = nn.Identity()  # was a pooling
+    folder = mixmo.save_pretrained(mixmo.wrap(model), tmp_path / "changed")
+    with pytest.raises(UserError, match="around a SqueezeNet that mixmo cannot build; give the bare model"):
+        mixmo.from_pretrained(folder)
+    mixmo.from_pretrained(folder, model)
+
+
+def test_a_torchvision_backbone_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    saved = mixmo.save_pretrained(mixmo.wrap(models.squeezenet1_1(num_classes=3)), tmp_path / "saved", about=ABOUT)
+    for place, label in enumerate(("cat", "dog", "owl")):
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        Image.new("RGB", (40, 40), (80 * place,) * 3).save(tmp_path / "pets" / label / "1.png")
+    for words in (["predict", saved, tmp_path / "pets"], ["eval", saved, "--on", tmp_path / "pets"]):
+        assert main([*map(str, words), "--device", "cpu"]) == 0
+    assert main(["export", str(saved), "--to", str(tmp_path / "net.pt2")]) == 0
+    said = capsys.readouterr().out
+    assert "pets/owl/1.png," in said
+    assert "ensemble" in said
+    assert (tmp_path / "net.pt2").is_file()
 
 
 def test_weights_may_be_tied_and_of_half_precision(tmp_path: Path):
@@ -478,17 +516,20 @@ def test_about_images_of_other_channels(saved: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("library", "changes", "message"),
     [
-        ({"checkpoint_path": "model.bin"}, "'checkpoint_path' is no option of a saved network"),
-        ({"num_classes": 10**12}, "does not take num_classes .*memory"),
+        ("timm", {"options": {"checkpoint_path": "model.bin"}}, "'checkpoint_path' is no option of a saved network"),
+        ("timm", {"options": {"num_classes": 10**12}}, "does not take num_classes .*memory"),
+        ("torchvision", {"options": {"weights": "DEFAULT"}}, "'weights' is no option of a saved network"),
+        ("torchvision", {"options": {"num_classes": 10**12}}, "does not take num_classes .*memory"),
+        ("torchvision", {"torchvision": "fcn_resnet50"}, "this torchvision knows no 'fcn_resnet50'"),
     ],
 )
-def test_hostile_options_for_timm(tmp_path: Path, options: dict[str, Any], message: str):
-    """One of them reads a pickle."""
-    saved = mixmo.save_pretrained(make("timm"), tmp_path / "saved")
+def test_hostile_options_for_a_library(tmp_path: Path, library: str, changes: dict[str, Any], message: str):
+    """One of them reads a pickle, one downloads."""
+    saved = mixmo.save_pretrained(make(library), tmp_path / "saved")
     config = json.loads((saved / "config.json").read_text())
-    config["architecture"]["options"] = options
+    config["architecture"] |= changes
     (saved / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=rf"config\.json: .*{message}") as error:
         mixmo.load(saved)

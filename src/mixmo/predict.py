@@ -82,16 +82,20 @@ def predict_split(
     batch_size: int | None = None,
     size: int | None = None,
     images_per_pass: int = 1,
+    part: bool = False,
 ) -> Answers:
-    """Every head's logits for a whole split, with its labels; of the middle `size` x `size` pixels if given."""
+    """Every head's logits for a whole split, with its labels; of the middle `size` x `size` pixels if given.
+
+    `part` is that of `Split.batches`: then there may be no answers at all.
+    """
     device = split.images.device
     batch_size = batch_size or default_batch(device)
     with evaluating([net]), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        parts = []
-        for part in split.batches(batch_size):
-            images = normalise(centre(part.resident, size), dataset.mean, dataset.std)
-            parts.append(Answers(each_head(net, images, images_per_pass).float(), part.labels))
-    return Answers(torch.cat([part.logits for part in parts], dim=1), torch.cat([part.labels for part in parts]))
+        answers = []
+        for batch in split.batches(batch_size, part):
+            images = normalise(centre(batch.resident, size), dataset.mean, dataset.std)
+            answers.append(Answers(each_head(net, images, images_per_pass).float(), batch.labels))
+    return Answers(torch.cat([each.logits for each in answers], dim=1), torch.cat([each.labels for each in answers]))
 
 
 def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int = 1) -> Tensor:

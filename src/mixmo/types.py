@@ -31,11 +31,14 @@ class Split(NamedTuple):
             "give a smaller @SIZE, or train on it"
         )
 
-    def batches(self, count: int) -> Iterator["Split"]:
-        """In order, `count` at a time, on the device; files that cannot be read are left out."""
+    def batches(self, count: int, part: bool = False) -> Iterator["Split"]:
+        """In order, `count` at a time, on the device; files that cannot be read are left out.
+
+        Files of which none can be read are refused, unless they are a `part`, beside others that may be readable.
+        """
         if isinstance(self.images, Tensor):
             return map(Split, self.images.split(count), self.labels.split(count))
-        return self.images.batches(count)
+        return self.images.batches(count, part)
 
 
 class Dataset(NamedTuple):

@@ -29,7 +29,14 @@ def fill(net: nn.Module, path: Path) -> None:
         raise UserError(f"{path} is no safetensors file; give weights that mixmo.save_pretrained wrote")
     tensors = load_tensors(path)
     check(net, tensors, path)
-    net.load_state_dict(tensors, assign=True)
+    put(net, tensors, assign=True)
+
+
+def put(net: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
+    """All the weights into a network; as those of its own version, for which some backbones (MNASNet) ask."""
+    state = net.state_dict()
+    state.update(tensors)
+    net.load_state_dict(state, assign=assign)
 
 
 def check(net: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from mixmo import UserError
 from mixmo.analysis import average, columns, to_csv
-from mixmo.metrics import Diversity, Scores
+from mixmo.metrics import DIVERSITY, Scores
 from mixmo.recipes import Recipe
 from mixmo.runs import Run
 
@@ -28,11 +28,11 @@ def test_every_metric_of_a_run(runs: list[Run]) -> None:
         path = name.split(".")
         assert table[name] == [line[path[0]] if len(path) == 1 else line[path[0]][path[1]] for line in lines]
     for field in Scores._fields:
-        if field != "temperatures":
+        if field not in ("temperatures", "own"):
             assert table[f"test.ensemble.{field}"] == [line["test"]["ensemble"][field] for line in lines]
             for m in (0, 1):
                 assert table[f"test.members.{m}.{field}"] == [line["test"]["members"][m][field] for line in lines]
-    for field in Diversity._fields:
+    for field in DIVERSITY:
         assert table[f"test.diversity.{field}"] == [line["test"]["diversity"][field] for line in lines]
 
 

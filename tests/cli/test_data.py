@@ -118,7 +118,7 @@ def small_cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.randint(0, 256, (2, 32, 32, 3), generator=torch.Generator().manual_seed(0)).byte()
     split = Split(images, torch.tensor([0, 1]))
     dataset = Dataset("cifar100", split, split, ("a", "b"), (0.5,) * 3, (0.2,) * 3)
-    monkeypatch.setattr(data, "load", lambda name, root: dataset)
+    monkeypatch.setattr(data, "load", lambda name, root, train: dataset)
     monkeypatch.setattr(corrupted, "TEST_IMAGES", 2)
 
 

@@ -52,6 +52,24 @@ def test_pixels_against_a_plain_loop(tmp_path: Path, layout: cifar.Layout, keys:
         assert split.labels.tolist() == [i % layout.classes for _ in batches for i in range(len(rows) // len(batches))]
 
 
+@pytest.mark.parametrize("layout", [SMALL10, SMALL100])
+def test_train_files_are_not_needed_where_only_test_images_are_scored(
+    tmp_path: Path, layout: cifar.Layout, monkeypatch: pytest.MonkeyPatch
+):
+    folder = write(tmp_path, layout)
+    whole = cifar.read(tmp_path, layout)
+    for name in layout.train:
+        (folder / name).unlink()
+    monkeypatch.setattr(cifar, layout.name.upper(), layout)
+    dataset = load(layout.name, tmp_path, train=False)
+    assert torch.equal(dataset.test.images, whole.test.images)
+    assert torch.equal(dataset.test.labels, whole.test.labels)
+    assert dataset.classes == whole.classes
+    assert len(dataset.train.labels) == 0
+    with pytest.raises(UserError, match="is missing; delete"):
+        load(layout.name, tmp_path)
+
+
 def test_labels_as_an_array(tmp_path: Path):
     folder = write(tmp_path, SMALL10)
     dump(folder / "test_batch", {"data": np.zeros((10, 3072), np.uint8), "labels": np.arange(10)})

@@ -65,7 +65,7 @@ def test_streamed_equals_resident(root: Path, workers: int) -> None:
     scored = list(streamed.test.batches(4))
     assert torch.equal(torch.cat([part.resident for part in scored]), resident.test.resident)
     assert torch.equal(torch.cat([part.labels for part in scored]), resident.test.labels)
-    (none,) = streamed.test.images[torch.arange(0)].batches(4)  # the part of the last of many processes
+    (none,) = streamed.test.images[torch.arange(0)].batches(4, part=True)  # that of the last of many processes
     assert none.resident.shape == (0, SIZE, SIZE, 3)
     assert len(none.labels) == 0
 
@@ -164,6 +164,8 @@ def test_nothing_to_score_is_an_error(root: Path) -> None:
     (root / "val").rename(root / "elsewhere")
     with pytest.raises(UserError, match=r"none of the 6 images of test-12 in .* can be read .* check the files"):
         list(test.batches(4))
+    with pytest.warns(SkippedImages, match=r"6 of the 6 images of test-12 in .* cannot be read and are skipped"):
+        assert [len(batch.labels) for batch in test.batches(4, part=True)] == [0, 0]
 
 
 def test_train_images_are_left_alone_where_only_the_others_are_scored(

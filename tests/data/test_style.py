@@ -23,7 +23,7 @@ def cifar(monkeypatch: pytest.MonkeyPatch) -> Split:
     images = torch.randint(0, 256, (TEST, 32, 32, 3), generator=torch.Generator().manual_seed(1)).byte()
     split = Split(images, torch.tensor([3, 1, 4, 1, 99]))
     dataset = Dataset("cifar100", split, split, tuple(str(n) for n in range(100)), (0.5,) * 3, (0.2,) * 3)
-    monkeypatch.setattr(data, "load", lambda name, root: dataset)
+    monkeypatch.setattr(data, "load", lambda name, root, train: dataset)
     monkeypatch.setattr(style, "CHUNK", 3)
     return split
 

@@ -1,3 +1,4 @@
+import shutil
 import time
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def test_layout(root: Path):
     assert dataset.train.images[:, 5, 5, 2].tolist() == [20, 20, 40, 40, 200, 200]
     assert dataset.test.images[:, 5, 5, 0].tolist() == [40, 20, 200]
     assert dataset.mean == dataset.std == (0.5, 0.5, 0.5)
+
+
+def test_train_images_are_not_needed_where_only_the_others_are_scored(root: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = place(tiny_imagenet.read(root, 2, 1))
+    shutil.rmtree(root / "tiny-imagenet-200" / "train")
+    monkeypatch.setattr(tiny_imagenet.read, "__defaults__", (2, 1))
+    dataset = load("tiny-imagenet", root, train=False)
+    assert dataset.test.images.tolist() == whole.test.images.tolist()
+    assert dataset.test.labels.tolist() == whole.test.labels.tolist()
+    assert dataset.classes == whole.classes
+    with pytest.raises(UserError, match="train is missing; delete"):
+        load("tiny-imagenet", root)
 
 
 def test_a_corrupt_image_is_skipped(root: Path):

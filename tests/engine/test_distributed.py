@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,9 +49,11 @@ def script() -> ModuleType:
 def both(tmp_path_factory: pytest.TempPathFactory, script: ModuleType) -> Path:
     """A folder with what two processes found."""
     folder = tmp_path_factory.mktemp("both")
-    script.images(folder / "images")
+    for name, pattern in script.UNREADABLE.items():
+        script.images(folder / name, pattern)
     done = start(str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
+    (folder / "said").write_text(done.stderr)
     return folder
 
 
@@ -65,10 +68,20 @@ def test_two_processes_equal_one(both: Path, script: ModuleType, tmp_path: Path,
 
 
 @pytest.mark.filterwarnings("ignore::mixmo.data.decode.SkippedImages")
-def test_each_process_leaves_out_what_it_cannot_read(both: Path, script: ModuleType) -> None:
-    two, one = json.loads((both / "found.json").read_text())["answers"], script.answers(both / "images")
-    assert two["labels"] == one["labels"] == [0] * 4 + [1] * 3
+@pytest.mark.parametrize(("name", "labels"), [("some", [0] * 3 + [1] * 3), ("part", [1] * 5)])
+def test_each_process_leaves_out_what_it_cannot_read(
+    both: Path, script: ModuleType, name: str, labels: list[int]
+) -> None:
+    """Also one that can read nothing of its part."""
+    two, one = json.loads((both / "found.json").read_text())["answers"][name], script.answers(both / name)
+    assert two["labels"] == one["labels"] == labels
     assert two["logits"] == pytest.approx(one["logits"], abs=1e-5)
+    assert f"cannot be read and are skipped: {both / name / 'test' / 'cat' / '0.png'}" in (both / "said").read_text()
+
+
+def test_nothing_to_score_is_an_error_of_all_processes(both: Path) -> None:
+    refused = json.loads((both / "found.json").read_text())["refused"]
+    assert re.fullmatch(r"none of 10 images of folder:.*all@8 to score can be read; check the files", refused)
 
 
 def test_batch_statistics_are_those_of_the_global_batch(both: Path) -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from PIL import Image
 from torch import nn
 
-from mixmo import data
+from mixmo import UserError, data
 from mixmo.cli import main as mixmo
 from mixmo.engine import Runtime, train
 from mixmo.engine.loop import Trainer
@@ -33,6 +33,7 @@ RECIPES = {
     "ghost": named("digits/cut-mixmo").replace(width=1, ghost=8),
     "augmented": named("digits/cut-mixmo+cutmix").replace(width=1, augmix=True, members=3, batch_size=30, repetition=3),
 }
+UNREADABLE = {"some": "*/[04].png", "part": "cat/*", "all": "*/*"}  # test images; "part" is what a process scores
 LOST = ["digits/cut-mixmo", "--width", "1", "--device", "cpu", "--save_seconds", "0.001"]
 
 
@@ -63,16 +64,16 @@ def losses(recipe: Recipe, folder: Path, steps: int = 20) -> list[float]:
     return values + trainer.answers(dataset.test).logits[0, :, 0].tolist()
 
 
-def images(folder: Path) -> Path:
-    """Two classes of eight train and five test images, of which the first and the last cannot be read."""
+def images(folder: Path, unreadable: str) -> Path:
+    """Two classes of eight train and five test images; those test images that match cannot be read."""
     for part, count in (("train", 8), ("test", 5)):
         for label in ("cat", "dog"):
             (folder / part / label).mkdir(parents=True)
             for i in range(count):
                 pixels = np.random.default_rng(i).integers(0, 256, (8, 8, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / part / label / f"{i}.png")
-    for path in ("cat/0.png", "dog/3.png", "dog/4.png"):
-        (folder / "test" / path).write_bytes(b"not an image")
+    for path in (folder / "test").glob(unreadable):
+        path.write_bytes(b"not an image")
     return folder
 
 
@@ -114,7 +115,11 @@ def main(folder: Path) -> None:
     world = RUNTIME.world()
     results = {name: losses(recipe, folder / "none") for name, recipe in RECIPES.items()}
     found = {"losses": results, "normalisation": normalisation(world.rank), "size": world.size}
-    found["answers"] = answers(folder / "images")
+    found["answers"] = {name: answers(folder / name) for name in ("some", "part")}
+    try:
+        answers(folder / "all")
+    except UserError as error:
+        found["refused"] = str(error)
     flags = world.any(world.rank == 1, False)
     assert flags == (True, False)
     assert world.told(world.rank) == 0

@@ -36,8 +36,24 @@ def test_is_the_same_on_a_gpu(draw):
 
 
 def test_every_registered_score_has_its_field():
-    assert set(Scores._fields) == {*METRICS, "nllc", "ecec", "temperatures"}
-    assert set(Diversity._fields) == set(DIVERSITY)
+    assert set(Scores._fields) == {*METRICS, "nllc", "ecec", "temperatures", "own"}
+    assert set(Diversity._fields) == {*DIVERSITY, "own"}
+
+
+def test_scores_of_ones_own_are_beside_ours(draw, monkeypatch):
+    for registry in (METRICS, DIVERSITY):
+        monkeypatch.setattr(registry, "_things", dict(registry._things))
+    logits, labels = draw(2, 50, 4)
+    before = evaluate(logits, labels)
+    METRICS.add("worst")(lambda logits_NK, labels_N: nll(logits_NK[:1], labels_N[:1]))
+    METRICS.add("images")(lambda logits_NK, labels_N: len(labels_N))
+    DIVERSITY.add("gap")(lambda logits_PNK, labels_N: (logits_PNK[:, None] - logits_PNK).abs().amax((2, 3)))
+    report = evaluate(logits, labels)
+    first = [nll(logits_NK[:1], labels[:1]).item() for logits_NK in (logits.mean(0), *logits)]
+    assert [scores.own["worst"] for scores in (report.ensemble, *report.members)] == first
+    plain, gap = report.to_dict(), (logits[0] - logits[1]).abs().max().item()
+    assert plain["ensemble"] == before.to_dict()["ensemble"] | {"worst": first[0], "images": 50}
+    assert plain["diversity"] == before.to_dict()["diversity"] | {"gap": gap}
 
 
 def test_one_member_is_its_own_ensemble_without_diversity(draw):
@@ -66,7 +82,7 @@ def test_halves_replace_the_seed(draw):
 def test_survives_json(members, draw):
     plain = evaluate(*draw(members, 50, 4)).to_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-    assert set(plain["ensemble"]) == set(Scores._fields)
+    assert set(plain["ensemble"]) == set(Scores._fields) - {"own"}
     assert len(plain["members"]) == members
 
 

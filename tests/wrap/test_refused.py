@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import mixmo
 from mixmo.types import Hidden
+from mixmo.wrapping.find import replace
 
 END = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 Outputs = namedtuple("Outputs", ["logits", "aux"])
@@ -78,6 +79,28 @@ def test_no_classifier() -> None:
 def test_a_backbone_that_answers_with_features(name: str) -> None:
     timm = pytest.importorskip("timm")
     refused(timm.create_model(name, num_classes=0), "num_classes=0 and answers with features; build it with")
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("shufflenet_v2_x0_5", "fc"), ("mobilenet_v3_small", "classifier.3"), ("resnet18", "fc")],
+)
+def test_an_identity_in_the_place_of_the_classifier(name: str, place: str) -> None:
+    """Behind pooling, behind an activation that works in place, behind a sum: torchvision's way to ask for features."""
+    models = pytest.importorskip("torchvision.models")
+    model = models.get_model(name)
+    replace(model, place, nn.Identity())
+    refused(model, rf"ends with an Identity \('{place}'\) and answers with features; put a layer", size=(3, 32, 32))
+
+
+def test_an_identity_behind_the_classifier() -> None:
+    dense = nn.Sequential(nn.Conv2d(3, 8, 3), *END, nn.Linear(8, 5), nn.Identity())
+    assert mixmo.wrap(dense).heads == ("4",)
+    pooled = nn.Sequential(nn.Conv2d(3, 8, 3), *END[:2], nn.Conv2d(8, 5, 1), nn.Flatten(), nn.Identity())
+    assert mixmo.wrap(pooled).heads == ("3",)
+    convolutions = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 5, 1), *END, nn.Identity())
+    refused(convolutions, r"ends with an Identity \('6'\)")  # it cannot be told from features
+    assert mixmo.wrap(convolutions, head="2").classes == 5
 
 
 def test_a_softmax_at_the_end() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mixmo.cli.console import Output, grid
+from mixmo.metrics import Diversity, Scores
 from mixmo.runs import WHICH
 
 SCORED = ("who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier")
@@ -12,8 +13,8 @@ def print_report(scores: dict[str, Any], title: str) -> None:
     """The scores of a run or an ensemble: last and best epoch, ensemble and members, diversity, cost."""
     console = Output(100)
     console.print(title, style="bold", soft_wrap=True)  # a table's own title would be wrapped to its width
-    table = grid("epoch", *SCORED, words=2)
     scored = [which for which in WHICH if which in scores]
+    table = grid("epoch", *SCORED, *_own(scores[scored[0]]["ensemble"], Scores), words=2)
     for which in scored:
         epoch = which if which == "last" or "best_epoch" not in scores else f"best ({scores['best_epoch']})"
         for i, row in enumerate(_members(scores[which])):
@@ -28,23 +29,30 @@ def print_report(scores: dict[str, Any], title: str) -> None:
 
 
 def _members(report: dict[str, Any]) -> list[list[str]]:
-    """Rows of `SCORED`: the ensemble and its members, or the network."""
+    """Rows of `SCORED` and of the user's own metrics: the ensemble and its members, or the network."""
     rows = [("ensemble" if len(report["members"]) > 1 else "network", report["ensemble"])]
     if len(report["members"]) > 1:
         rows += [(f"member {m}", member) for m, member in enumerate(report["members"])]
-    shares, numbers = ("top1", "top5"), ("nll", "nllc", "ece", "brier")
+    shares, numbers = ("top1", "top5"), ("nll", "nllc", "ece", "brier", *_own(report["ensemble"], Scores))
     return [[who, *(f"{100 * s[k]:.2f}" for k in shares), *(f"{s[k]:.4f}" for k in numbers)] for who, s in rows]
 
 
+def _own(scores: dict[str, Any], ours: type[Scores | Diversity]) -> list[str]:
+    """The names of what the user added to our scores."""
+    return [name for name in scores if name not in ours._fields]
+
+
 def _diversity(diversity: dict[str, float]) -> str:
-    return f"ratio-error {diversity['ratio_error']:.3f}, agreement {100 * diversity['agreement']:.2f} %"
+    own = [f"{name} {diversity[name]:.4f}" for name in _own(diversity, Diversity)]
+    ours = [f"ratio-error {diversity['ratio_error']:.3f}", f"agreement {100 * diversity['agreement']:.2f} %"]
+    return ", ".join(ours + own)
 
 
 def print_answers(scores: dict[str, Any], title: str) -> None:
     """The scores of networks on labelled images, and whether their calibration holds there."""
     console = Output(100)
     console.print(f"{title} on {scores['on']}, {scores['images']:,} images", style="bold", soft_wrap=True)
-    table = grid(*SCORED)
+    table = grid(*SCORED, *_own(scores["ensemble"], Scores))
     for row in _members(scores):
         table.add_row(*row)
     console.print(table)

@@ -6,7 +6,7 @@ import torch
 
 from mixmo.data import cifar, digits, folder, tiny_imagenet  # noqa: F401  importing a reader registers it
 from mixmo.data.decode import default_workers
-from mixmo.data.registry import DATASETS, Loader, where
+from mixmo.data.registry import DATASETS, Loader, read, where
 from mixmo.data.stream import Files, room
 from mixmo.types import Dataset, Split
 
@@ -30,7 +30,8 @@ def load(
     >>> digits.train.images.shape, digits.train.images.dtype, len(digits.classes)
     (torch.Size([1437, 8, 8, 1]), torch.uint8, 10)
     """
-    dataset = folder.read(name, where(root)) if name.startswith(folder.PREFIX) else DATASETS[name](where(root))
+    root = where(root)
+    dataset = folder.read(name, root) if name.startswith(folder.PREFIX) else read(name, root, train)
     return place(dataset, device, stream, workers, train)
 
 
@@ -45,7 +46,7 @@ def place(
 
     They fit if they take less than half of the free memory; `stream` chooses instead. `workers` processes decode a
     stream: by default one a core. With `train=False`, where only the test images are looked at, the others are left as
-    they are: not decoded.
+    they are: not decoded, or not even read.
     """
     device = torch.device(device)
     left = room(device)

@@ -87,23 +87,25 @@ CIFAR100 = Layout(
 
 
 @DATASETS.add("cifar10")
-def cifar10(root: Path) -> Dataset:
+def cifar10(root: Path, train: bool = True) -> Dataset:
     """CIFAR-10, 32x32 colour, 10 classes, 50,000 train and 10,000 test images; in ROOT/cifar-10-batches-py."""
-    return read(root, CIFAR10)
+    return read(root, CIFAR10, train)
 
 
 @DATASETS.add("cifar100")
-def cifar100(root: Path) -> Dataset:
+def cifar100(root: Path, train: bool = True) -> Dataset:
     """CIFAR-100, 32x32 colour, 100 classes, 50,000 train and 10,000 test images; in ROOT/cifar-100-python."""
-    return read(root, CIFAR100)
+    return read(root, CIFAR100, train)
 
 
-def read(root: Path, layout: Layout) -> Dataset:
+def read(root: Path, layout: Layout, train: bool = True) -> Dataset:
     """The data set below `root`: structure, counts, value ranges and checksums are checked.
 
     Copies whose pixels are the original ones but whose pickles were written anew are common, and as good; `check` tells
     them apart.
     """
+    if not train:
+        layout = layout._replace(train={}, train_images=0)
     folder = present(root / layout.folder, layout.name, root)
     wrong = f"delete {folder}, and {remedy(layout.name, root)}"
     return Dataset(
@@ -125,7 +127,7 @@ def checksums(root: Path, layout: Layout) -> Iterator[tuple[Path, str]]:
 def _split(paths: list[Path], count: int, layout: Layout, wrong: str) -> Split:
     images = np.empty((count, SIDE, SIDE, 3), np.uint8)
     labels = np.empty(count, np.int64)
-    each = count // len(paths)
+    each = count // max(1, len(paths))
     for index, path in enumerate(paths):
         part = slice(index * each, (index + 1) * each)
         data, labels[part] = _batch(path, each, layout, wrong)

@@ -118,13 +118,16 @@ def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
     return Decoded(images[: len(positions)], positions)
 
 
-def report(samples: Sequence[Sample], kept: np.ndarray, what: str) -> None:
-    """Warn once about the samples that could not be read and kept, naming the first few; an error if none could."""
+def report(samples: Sequence[Sample], kept: np.ndarray, what: str, part: bool = False) -> None:
+    """Warn once about the samples that could not be read and kept, naming the first few.
+
+    An error if none could, unless they are only a `part`.
+    """
     bad = np.setdiff1d(np.arange(len(samples)), kept)
     if not len(bad):
         return
     names = ", ".join(samples[index].path for index in bad[:NAMED]) + (", ..." if len(bad) > NAMED else "")
-    if len(bad) == len(samples):
+    if len(bad) == len(samples) and not part:
         raise UserError(f"none of the {len(bad)} images of {what} can be read ({names}); check the files and the paths")
     message = f"{len(bad)} of the {len(samples)} images of {what} cannot be read and are skipped: {names}"
     warnings.warn(message, SkippedImages, stacklevel=2)

@@ -1,5 +1,6 @@
 """Where data sets are registered by name, and what every reader says when its files are not there."""
 
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,18 @@ from mixmo.errors import UserError, check_path
 from mixmo.registry import Registry
 from mixmo.types import Dataset
 
-Loader = Callable[[Path], Dataset]  # the data directory -> the data set on the CPU
+# The data directory -> the data set on the CPU. One that takes `train` is told whether the train images will be looked
+# at; if not, it need not read them, and gives an empty split.
+Loader = Callable[..., Dataset]
 
 DATASETS: Registry[Loader] = Registry("data set")
+
+
+def read(name: str, root: Path, train: bool) -> Dataset:
+    """The registered data set `name`, as its reader gives it."""
+    reader = DATASETS[name]
+    told = {"train": train} if "train" in inspect.signature(reader).parameters else {}
+    return reader(root, **told)
 
 
 def where(root: str | os.PathLike[str] | None) -> Path:

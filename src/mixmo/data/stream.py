@@ -84,8 +84,8 @@ class Files:
         report(self.samples, found.kept, what)
         return Split(torch.from_numpy(found.images), self.labels[torch.from_numpy(found.kept)])
 
-    def batches(self, count: int) -> Generator[Split]:
-        """All of them in order, `count` at a time, on the device, but for those that cannot be read."""
+    def batches(self, count: int, part: bool = False) -> Generator[Split]:
+        """All of them in order, `count` at a time, on the device, but for those that cannot be read. See `Split`."""
         kept: list[Tensor] = []
 
         def pools() -> Iterator[Split]:
@@ -93,12 +93,12 @@ class Files:
                 whole = torch.ones(len(batch), dtype=torch.bool)
                 whole[failed] = False
                 kept.append(batch[whole])
-                if whole.any() or not len(batch):  # a process without a part has an empty batch
+                if whole.any() or part:  # of which every batch is answered, if by nothing
                     yield self._pinned(images[whole] if failed else images, kept[-1])
 
         with closing(self._ahead(pools())) as ahead:
             yield from ahead
-        report(self.samples, torch.cat(kept).numpy(), f"{self.name} in {self.root}")
+        report(self.samples, torch.cat(kept).numpy(), f"{self.name} in {self.root}", part)
 
     def read(self, batches: Iterable[Tensor]) -> Generator[Split]:
         """Images and labels of each batch of sample numbers, in order, on the device; the next are read meanwhile.

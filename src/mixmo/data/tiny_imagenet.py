@@ -19,20 +19,20 @@ TRAIN_EACH, TEST_EACH = 500, 50
 
 
 @DATASETS.add("tiny-imagenet")
-def tiny_imagenet(root: Path) -> Dataset:
+def tiny_imagenet(root: Path, train: bool = True) -> Dataset:
     """Tiny ImageNet, 64x64 colour, 200 classes, 100,000 train and 10,000 test images; in ROOT/tiny-imagenet-200.
 
     Normalised by 0.5 and 0.5, as in the published runs. Decoded once; later starts read a cache beside the files.
     """
-    return read(root)
+    return read(root, TRAIN_EACH if train else 0)
 
 
 def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -> Dataset:
-    """The data set below `root`, which must have so many train and test images a class."""
+    """The data set below `root`, which must have so many train and test images a class; 0 are not looked for."""
     folder = present(root / FOLDER, "tiny-imagenet", root)
     wrong = f"delete {folder}, and {remedy('tiny-imagenet', root)}"
     wnids = sorted(_lines(folder / "wnids.txt", wrong))
-    train, test = _train(folder, wrong), _test(folder, wrong)
+    train, test = _train(folder, wrong) if train_each else [], _test(folder, wrong)
     _count(train, wnids, train_each, folder / "train", wrong)
     _count(test, wnids, test_each, folder / "val" / "val_annotations.txt", wrong)
     return Dataset(

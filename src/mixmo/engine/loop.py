@@ -253,13 +253,15 @@ class Trainer:
 
     def answers(self, split: Split, precision: str = "fp32") -> Answers:
         """Every head's logits for a whole split, a part of it by each process, and the labels."""
-        count = len(split.labels)
-        if self.world.size > 1:
+        count, size, part = len(split.labels), self.recipe.size, self.world.size > 1
+        if part:
             mine = torch.arange(count, device=split.labels.device)[self.world.part(count)]
             split = Split(split.images[mine], split.labels[mine])
-        logits, labels = predict_split(self.scored, self.dataset, split, precision, size=self.recipe.size)
+        logits, labels = predict_split(self.scored, self.dataset, split, precision, size=size, part=part)
         logits, labels = self.world.gather(logits, 1, count), self.world.gather(labels + 1, 0, count)
         read = labels > 0  # zeros fill up the part of a process that could not read all its files
+        if not read.any():
+            raise UserError(f"none of {count} images of {self.dataset.name} to score can be read; check the files")
         return Answers(logits[:, read], labels[read] - 1)
 
     def save(self) -> None:

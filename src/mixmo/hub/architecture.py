@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from mixmo.errors import UserError, first_line
+from mixmo.errors import UserError
 from mixmo.fold import fold
+from mixmo.hub.backbones import made_by, make
 from mixmo.models import Ensemble, Network, create
 from mixmo.weights import shapes
 from mixmo.wrapping import Wrapped, wrap
-
-OPTIONS = ("num_classes", "in_chans", "img_size")  # for timm; it has others that read files
 
 
 def describe(net: Ensemble) -> list[dict[str, Any]]:
@@ -27,17 +26,11 @@ def describe(net: Ensemble) -> list[dict[str, Any]]:
         "folded": folded,
         "backbone": type(net.backbone).__name__,
     }
-    cfg = getattr(net.backbone, "pretrained_cfg", None) or {}
-    name = cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None)
-    if not name:
-        return [wrapping]
-    options = {"num_classes": net.classes, "in_chans": net.size[0]}
-    sized = options | {"img_size": list(net.size[1:])}
-    return [*({**wrapping, "timm": name, "options": given} for given in (options, sized)), wrapping]
+    return [*(wrapping | made for made in made_by(net)), wrapping]
 
 
 def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensemble:
-    """A network of this architecture, to be filled; `model` is the bare backbone, for one that timm cannot make."""
+    """A network of this architecture, to be filled; `model` is the bare backbone, for one that no library makes."""
     if "create" in architecture:
         given = {key: value for key, value in architecture.items() if key not in ("create", "folded")}
         # Drawing initial weights takes longer than reading the trained ones; folding needs some.
@@ -45,7 +38,7 @@ def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensem
             net: Ensemble = create(architecture["create"], **given)
     else:
         about = architecture["wrap"]
-        bare = backbone(architecture) if model is None else model
+        bare = make(architecture) if model is None else model
         try:
             net = wrap(bare, about["members"], stem=about["stem"], head=about["head"], size=tuple(about["size"]))
         except UserError as error:
@@ -53,32 +46,6 @@ def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensem
                 f"this is not the {architecture['backbone']} that the network was wrapped around: {error}"
             ) from error
     return fold(net) if architecture["folded"] else net
-
-
-def backbone(architecture: dict[str, Any]) -> nn.Module:
-    """The bare model by its name in timm."""
-    if "timm" not in architecture:
-        raise UserError(
-            f"this network was wrapped around a {architecture['backbone']} that mixmo cannot build; "
-            "give the bare model: from_pretrained(..., model=...)"
-        )
-    try:
-        import timm
-    except (ImportError, RuntimeError) as error:  # the latter where torch and torchvision are of different builds
-        raise UserError(
-            f"this network is built by timm, which cannot be imported ({first_line(error)}); pip install 'mixmo[timm]'"
-        ) from error
-    name, options = architecture["timm"], architecture["options"]
-    if not timm.is_model(name):  # also: no address that timm would download from
-        raise UserError(f"this timm knows no '{name}'; install the version that the network was made with")
-    if foreign := [option for option in options if option not in OPTIONS]:
-        raise UserError(f"'{foreign[0]}' is no option of a saved network ({', '.join(OPTIONS)} are); save it again")
-    try:
-        bare: nn.Module = timm.create_model(name, pretrained=False, **options)
-        return bare
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"timm's '{name}' does not take {', '.join(options)} ({said})") from error
 
 
 def arguments(net: Network, members: int) -> dict[str, Any]:

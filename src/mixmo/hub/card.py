@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 
 from mixmo.about import About
+from mixmo.hub.backbones import library
 from mixmo.hub.origin import Origin
 
 NAMES = {  # of our scores: (in the table, the Hub's metric)
@@ -47,7 +48,7 @@ def card(name: str, architecture: dict[str, Any], about: About | None, origin: O
 
 def body(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None = None) -> str:
     """What a reader wants to know."""
-    given = "" if "create" in architecture or "timm" in architecture else ", model=YOUR_BARE_MODEL"
+    given = "" if "create" in architecture or library(architecture) else ", model=YOUR_BARE_MODEL"
     lines = [
         f"# {name}",
         "",
@@ -147,7 +148,8 @@ def sentence(architecture: dict[str, Any]) -> str:
     if "create" in architecture:
         name, members = architecture["create"], architecture["members"]
     else:
-        name = architecture.get("timm") or f"A {architecture['backbone']}"
+        source = library(architecture)
+        name = architecture[source] if source else f"A {architecture['backbone']}"
         members = architecture["wrap"]["members"]
     folded = ", folded: one encoder, all heads" if architecture["folded"] else ""
     return f"{name} with {members} member{'s' if members > 1 else ''}{folded}."

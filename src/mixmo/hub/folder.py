@@ -20,13 +20,14 @@ from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path, first_line
 from mixmo.files import halve, save_tensors
 from mixmo.hub.architecture import build, channels, classes, describe
+from mixmo.hub.backbones import library
 from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import near, shipped, shipped_folder
 from mixmo.models import Ensemble, Network
 from mixmo.placement import on_cpu
 from mixmo.predict import evaluating
-from mixmo.weights import PICKLES, fill
+from mixmo.weights import PICKLES, fill, put
 from mixmo.wrapping import Wrapped
 from mixmo.wrapping.given import bare
 
@@ -51,8 +52,8 @@ def save_pretrained(
     `about` (by default `net.about`) says how its images are prepared and how good it is; `calibration` replaces the one
     in it. `name` is its name on the Hub, for the model card, which tells the `origin` of the network too. `half` rounds
     matrices and filters to bfloat16: half the size, and a slightly different network. The folder is read back, and the
-    network in it must answer as this one does, after rounding if asked for; only a wrapped backbone that is not timm's,
-    or has layers of its own options, needs to be given again to be read.
+    network in it must answer as this one does, after rounding if asked for; only a wrapped backbone that is neither
+    timm's nor torchvision's, or has layers of its own options, needs to be given again to be read.
     """
     folder, net = check_path("folder", folder), bare(net)
     if not isinstance(net, Ensemble):
@@ -80,7 +81,7 @@ def save_pretrained(
             config = {"mixmo": mixmo.__version__, "architecture": architecture, "about": about and about.to_dict()}
             config |= {"origin": origin.to_dict()} if origin else {}
             (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-            given = "create" not in architecture and "timm" not in architecture
+            given = "create" not in architecture and library(architecture) is None
             if given or same(draft, images, answers):
                 break
         else:
@@ -118,7 +119,7 @@ def from_pretrained(
     """The network in a folder that `save_pretrained` wrote, or by its name a shipped one or one on the Hub.
 
     It is on the CPU and in eval mode; weights of half precision are read as float32. What it is about is its attribute
-    `about`. `model` is the bare backbone of a wrapped network that timm does not make; its own weights are replaced. No
+    `about`. `model` is the bare backbone of a wrapped network that no library makes; its own weights are replaced. No
     pickle is read, and no code from the Hub is run.
     """
     folder = find(where, revision, token)
@@ -232,7 +233,7 @@ def check_about(net: Ensemble, about: About | None) -> None:
 def rounded(net: Ensemble) -> Ensemble:
     """A copy whose weights are as a file of half the size keeps them, in the precision that it had."""
     copied = copy.deepcopy(net)
-    copied.load_state_dict(halve(net.state_dict()))  # which takes them back to their precision
+    put(copied, halve(net.state_dict()))  # which takes them back to their precision
     return copied
 
 

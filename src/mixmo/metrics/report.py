@@ -1,5 +1,6 @@
 """All scores of an ensemble from its stored logits: of the mean of the members, of each member, and between them."""
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from mixmo.placement import on_cpu
 
 
 class Scores(NamedTuple):
-    """The scores of one predictor: one field for each of `METRICS`, and those after calibration.
+    """The scores of one predictor: one field for each of our `METRICS`, and those after calibration.
 
     `nllc` and `ecec` are means over two halves, as in the paper's tables; `ece` is over all samples, and since ECE is
     biased upwards by small samples, an `ecec` above `ece` need not mean that calibration harmed.
@@ -28,10 +29,11 @@ class Scores(NamedTuple):
     tace: float
     auc: float
     temperatures: tuple[float, float]  # fitted on the first and on the second half
+    own: dict[str, float]  # of metrics that users added to `METRICS`
 
 
 class Diversity(NamedTuple):
-    """The means over pairs of predictors: one field for each of `DIVERSITY`."""
+    """The means over pairs of predictors: one field for each of our `DIVERSITY`."""
 
     ratio_error: float
     agreement: float
@@ -39,6 +41,7 @@ class Diversity(NamedTuple):
     q_statistic: float
     error_correlation: float
     kl: float
+    own: dict[str, float]  # of measures that users added to `DIVERSITY`
 
 
 class Report(NamedTuple):
@@ -49,11 +52,11 @@ class Report(NamedTuple):
     diversity: Diversity | None  # None for a single member
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and floats, ready for JSON."""
+        """Plain dicts, lists and floats, ready for JSON; scores of users' own beside ours."""
         return {
             "ensemble": _plain(self.ensemble),
             "members": [_plain(member) for member in self.members],
-            "diversity": self.diversity and self.diversity._asdict(),
+            "diversity": self.diversity and _plain(self.diversity),
         }
 
 
@@ -68,7 +71,8 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
     labels_N = check_labels(labels_N, logits_MNK)
     diversity = None
     if len(logits_MNK) > 1:
-        diversity = Diversity(**{name: pair_mean(DIVERSITY[name](logits_MNK, labels_N)).item() for name in DIVERSITY})
+        means = {name: pair_mean(DIVERSITY[name](logits_MNK, labels_N)).item() for name in DIVERSITY}
+        diversity = Diversity(**_fields(means, Diversity._fields))
     return Report(
         ensemble=score(logits_MNK.mean(0), labels_N, seed, halves),
         members=tuple(score(logits_NK, labels_N, seed, halves) for logits_NK in logits_MNK),
@@ -79,13 +83,22 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
 def score(logits_NK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Scores:
     """Every score of one predictor."""
     calibrated = calibrate_halves(logits_NK, labels_N, seed, halves)
+    values = {name: float(METRICS[name](logits_NK, labels_N)) for name in METRICS}
     return Scores(
-        **{name: METRICS[name](logits_NK, labels_N).item() for name in METRICS},
+        **_fields(values, Scores._fields),
         nllc=calibrated.score(nll, labels_N).item(),
         ecec=calibrated.score(ece, labels_N).item(),
         temperatures=calibrated.temperatures,
     )
 
 
-def _plain(scores: Scores) -> dict[str, Any]:
-    return scores._asdict() | {"temperatures": list(scores.temperatures)}
+def _fields(values: dict[str, float], known: Collection[str]) -> dict[str, Any]:
+    """The values by field; those without a field of their own in `own`."""
+    own = {name: value for name, value in values.items() if name not in known}
+    return {name: value for name, value in values.items() if name in known} | {"own": own}
+
+
+def _plain(scores: Scores | Diversity) -> dict[str, Any]:
+    ours = scores._asdict()
+    own = ours.pop("own")
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in (ours | own).items()}

@@ -15,7 +15,7 @@ from mixmo.metrics.checks import check_labels, check_logits
 from mixmo.metrics.ood import auroc
 from mixmo.registry import Registry
 
-Metric = Callable[[Tensor, Tensor], Tensor]  # (logits (N, K), labels (N,)) -> 0-dim float64
+Metric = Callable[[Tensor, Tensor], Tensor]  # (float64 logits (N, K), labels (N,)) -> a number, 0-dim
 
 METRICS: Registry[Metric] = Registry("metric")
 

@@ -78,6 +78,6 @@ def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | N
 def some_images(root: Path | None) -> Any:
     """CIFAR-100 where it is there, else the digits."""
     try:
-        return data.load("cifar100", root)
+        return data.load("cifar100", root, train=False)
     except UserError:
         return data.load("digits")

@@ -73,6 +73,8 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
     layers = _named(model, names, "head") if names else leaves(model)
     with torch.no_grad():
         _, seen = calls(model, layers, trial.images.clone())
+    if not names:
+        _check_classifies(model, trial, layers)
     dims = {call.name: class_dim(layers[call.name], call.output, classes) for call in seen}
     fitting = [Head(name, dim, _vectors(layers[name])) for name, dim in dims.items() if dim]
     if names:
@@ -106,6 +108,23 @@ def _check_raw(model: nn.Module, trial: Trial) -> None:
         if torch.equal(call.output, trial.logits):
             kind = type(last[call.name]).__name__
             raise UserError(f"the model ends with a {kind} ('{call.name}'); take it off and leave it to the loss")
+
+
+def _check_classifies(model: nn.Module, trial: Trial, layers: dict[str, nn.Module]) -> None:
+    """Refuses an Identity in the place of the classifier; after one, as timm's models have it, it does no harm."""
+    ends: dict[str, nn.Module] = {
+        name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Identity)
+    }
+    with torch.no_grad():
+        _, seen = calls(model, layers | ends, trial.images.clone())
+    answers = [call.output.flatten(1) for call in seen if call.name in layers and not _vectors(layers[call.name])]
+    for call in seen:
+        last = call.name in ends and torch.equal(call.output, trial.logits)
+        if last and not any(torch.equal(answer, call.input.flatten(1)) for answer in answers):
+            raise UserError(
+                f"the model ends with an Identity ('{call.name}') and answers with features; put a layer with an "
+                "answer a class there, or name the head by head="
+            )
 
 
 def _doubles(model: nn.Module, trial: Trial, heads: Sequence[Head]) -> bool:

@@ -114,7 +114,7 @@ def calls(
     def note(name: str, stop: bool) -> Any:
         def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
             if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
-                seen.append(Call(name, inputs[0], output))
+                seen.append(Call(name, inputs[0], output.clone()))  # an activation may overwrite it
                 return output.detach() if stop else output
             return output
 

@@ -56,7 +56,7 @@ def write_style(
         raise UserError(f"severities = {list(severities)}; take some of 1, 2, 3, 4, 5")
     if seed < 0:
         raise UserError(f"seed = {seed}; it cannot be negative")
-    test = data.load(name, root).test
+    test = data.load(name, root, train=False).test
     try:
         to.mkdir(parents=True, exist_ok=True)
         _room(to, folder, (len(COMMON) + len(EXTRA)) * len(chosen) * test.resident.numel())
