@@ -60,7 +60,7 @@ class Recipe:
     """MIMO's input repetition: share of samples that show one image, cropped alike, to all members."""
 
     size: int | None = None
-    """Side of what the network sees of an image, in pixels: a random crop, the centre at test time; None: all of it."""
+    """Side in pixels of what the network sees of an image: a random crop, the centre at test time; by default all."""
     crop: int = 4
     """Padding of the random crop, in pixels; 0 for none."""
     crop_scale: float = 1.0
