@@ -49,6 +49,8 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
     """Whatever in a recipe cannot work on this data set, said before training starts."""
     samples, height, width = dataset.train.images.shape[:3]
     check_samples(recipe, samples)
+    if len(dataset.test.labels) < 2:
+        raise UserError(f"{dataset.name} has one test image; scores need 2 or more: a temperature is fitted to half")
     if recipe.size is not None and recipe.size > min(height, width):
         raise UserError(
             f"size = {recipe.size}, but the images of {dataset.name} are {height}x{width}; take a smaller one"
