@@ -411,3 +411,12 @@ def test_one_test_image_is_refused_before_the_first_epoch(tmp_path: Path, monkey
     with pytest.raises(UserError, match=r"digits has one test image; scores need 2 or more"):
         train(SMALL, tmp_path / "run", RUNTIME)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("images", [[1437, 359], 10**30, None])
+def test_other_data_or_a_damaged_count_of_them_is_refused(tmp_path: Path, images: object) -> None:
+    train(SMALL, tmp_path / "run", RUNTIME, until=1)
+    path = tmp_path / "run" / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"images": images}))
+    with pytest.raises(UserError, match=r"digits has changed since the training in .* began \(images: .* -> \d+\)"):
+        train(SMALL, tmp_path / "run", RUNTIME, resume=True)

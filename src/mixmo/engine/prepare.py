@@ -148,7 +148,8 @@ def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
     for what in ("classes", "size", "images"):
         old, new = before.get(what, now[what]), now[what]  # earlier versions did not count the images
         if old != new:
-            differ = [pair for pair in zip_longest(old, new) if pair[0] != pair[1]]
+            known = old if isinstance(old, list) else [old]  # of a file that was damaged
+            differ = [pair for pair in zip_longest(known, new) if pair[0] != pair[1]]
             raise UserError(
                 f"{recipe.dataset} has changed since the training in {run.path} began ({what}: {differ[0][0]} -> "
                 f"{differ[0][1]}); bring back what it was, or train into another --out"
