@@ -482,6 +482,9 @@ def test_refusals(saved: Path, tmp_path: Path):
         ("calibration", {"conformal": {}}, "this is no calibration that mixmo saved"),
         ("calibration", {"conformal": {"method": "lac", "level": 0.9, "quantile": math.nan}}, "quantile = nan"),
         ("calibration", {"conformal": {"method": "lac", "level": 0.9, "quantile": "x"}}, "quantile = 'x'; give"),
+        ("calibration", {"conformal": {"method": "lac", "level": 0.9, "quantile": 10**30}}, "quantile = 10+ of a"),
+        ("calibration", {"conformal": {"method": [], "level": 0.9, "quantile": 0.5}}, "unknown conformal method"),
+        ("mean", [True] * 3, "a value of mean or std = True; give a number"),
     ],
 )
 def test_a_hostile_config_is_named(saved: Path, field: str, value: Any, message: str):

@@ -10,10 +10,11 @@ from torch import Tensor
 from mixmo.errors import UserError, check_number, check_whole
 from mixmo.metrics.calibration import fit_temperature
 from mixmo.metrics.checks import check_labels, check_logits
-from mixmo.metrics.conformal import Conformal, fewest, fit_conformal, tune
+from mixmo.metrics.conformal import CONFORMAL, Conformal, fewest, fit_conformal, tune
 from mixmo.metrics.selective import Selective, fit_selective
 from mixmo.placement import on_cpu
 
+LARGEST = 1e9  # of what is fitted: none of it comes near
 TUNED = 5  # one held-out sample in so many chooses the constants of RAPS, the others fit its quantile
 
 
@@ -40,9 +41,11 @@ class Calibration:
         check_whole("classes", self.classes, least=0)
         for part in (self.conformal, self.selective):
             for name, value in ({} if part is None else asdict(part)).items():
-                if name != "method":
+                if name == "method":
+                    CONFORMAL[str(value)]  # an unknown one is refused here, not by the first prediction
+                elif name != "randomised":
                     check_number(name, value)
-                    if not math.isfinite(value):
+                    if not abs(value) < LARGEST:
                         raise UserError(f"{name} = {value} of a {type(part).__name__}; fit it again")
 
     def to_dict(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def check_members(members: int) -> None:
 
 def check_number(name: str, value: object) -> None:
     """Refuses what is no real number, such as a text that holds one."""
-    if not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise UserError(f"{name} = {value!r}; give a number")
 
 

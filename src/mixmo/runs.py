@@ -36,7 +36,6 @@ from mixmo.recipes.schema import Recipe
 
 WHICH = ("last", "best")
 LOCK = ".lock"
-MOST_NETWORKS = 1000  # a hundred times what has been trained
 SEALED = ("recipe.yaml", "*.json", "metrics.jsonl", "best*.safetensors", "last*.safetensors", "logits-*.safetensors")
 OWN = ("unknown model family", "unknown mask", "unknown pixel augmentation")  # of which a user may have added some
 SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
@@ -192,8 +191,6 @@ class Run:
     def networks(self) -> list[Path]:
         """Where the runs of its networks are: itself, or a folder each for a recipe of several."""
         count = self.recipe.networks
-        if count > MOST_NETWORKS:
-            raise UserError(f"{self.path / 'recipe.yaml'} says {count} networks; take at most {MOST_NETWORKS}")
         return [self.path] if count == 1 else [self.path / str(i) for i in range(count)]
 
     @property

@@ -31,6 +31,8 @@ REFUSED = {
     "train digits/cut-mixmo --out huge --width 99999999999999999999": "need more than can be counted",
     "train digits/cut-mixmo --out huge --depth 6000004": "take at most 1996",
     "train digits/cut-mixmo --out huge --members 10000": "members = 10000; take at most 1000",
+    "train digits/cut-mixmo --out huge --networks 100000": "networks = 100000; take at most 1000",
+    "train digits/cut-mixmo --out tiny --validation 1": "validation = 1; hold out 2 or more",
     "train digits/cut-mixmo --out huge --batch_size 1000000000": "take a smaller batch_size",
     "bench digits/cut-mixmo --batch_size 1000000000": "take a smaller batch_size",
     "reproduce --list --gpus-per-run -1": "--gpus-per-run -1.0; it cannot be negative",

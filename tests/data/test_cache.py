@@ -144,7 +144,7 @@ def test_a_failure_while_writing_leaves_no_half(tmp_path: Path, monkeypatch: pyt
     build = Builder()
     with monkeypatch.context() as patch:
         patch.setattr(cache.np, "save", full)
-        with pytest.warns(UserWarning, match="cannot be written.*No space left.*make the folder writable") as caught:
+        with pytest.warns(UserWarning, match="cannot be written.*No space left.*make room there") as caught:
             assert same(cached(tmp_path, "train", "aa", SHAPE, build))
     assert len(caught) == 1
     assert str(tmp_path / ".mixmo-cache") in str(caught[0].message)

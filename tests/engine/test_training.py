@@ -21,7 +21,7 @@ from mixmo.engine.prepare import hold_out
 from mixmo.evaluation import load_network, score_runs
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.types import Dataset, Split
 
 RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=1.0)
 SMALL = named("digits/cut-mixmo").replace(epochs=4, width=1, batch_size=128, schedule="step", decay=(0.5, 0.75))
@@ -402,3 +402,21 @@ def test_unknown_device(tmp_path: Path) -> None:
 
 def test_json_of_scores_is_plain(finished: Run) -> None:
     assert json.loads(json.dumps(score_runs([finished])))["last"]["ensemble"]["top1"] <= 1
+
+
+def test_one_test_image_is_refused_before_the_first_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = data.load("digits")
+    one = digits._replace(test=Split(digits.test.images[:1], digits.test.labels[:1]))
+    monkeypatch.setattr("mixmo.data.load", lambda *_: one)
+    with pytest.raises(UserError, match=r"digits has one test image; scores need 2 or more"):
+        train(SMALL, tmp_path / "run", RUNTIME)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("images", [[1437, 359], 10**30, None])
+def test_other_data_or_a_damaged_count_of_them_is_refused(tmp_path: Path, images: object) -> None:
+    train(SMALL, tmp_path / "run", RUNTIME, until=1)
+    path = tmp_path / "run" / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"images": images}))
+    with pytest.raises(UserError, match=r"digits has changed since the training in .* began \(images: .* -> \d+\)"):
+        train(SMALL, tmp_path / "run", RUNTIME, resume=True)

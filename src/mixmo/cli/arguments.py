@@ -1,7 +1,7 @@
 """Command lines and YAML files read into the typed schema, with errors that name the nearest valid key."""
 
 import re
-from argparse import ArgumentError
+from argparse import Action, ArgumentError
 from collections.abc import Collection
 from contextlib import nullcontext, suppress
 from itertools import takewhile
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jsonargparse
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from mixmo.errors import UserError, unknown
 from mixmo.recipes import Recipe, named
@@ -22,7 +22,35 @@ jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 def parser(command: str, description: str) -> ArgumentParser:
     """A parser of one command. Use `parse` to run it."""
-    return ArgumentParser(prog=f"mixmo {command}", description=description, exit_on_error=False, print_config=None)
+    return ArgumentParser(
+        prog=f"mixmo {command}",
+        description=description,
+        exit_on_error=False,
+        print_config=None,
+        formatter_class=Formatter,
+    )
+
+
+class Formatter(DefaultHelpFormatter):
+    """Help without Python's names for types."""
+
+    def _expand_help(self, action: Action) -> str:
+        return worded(super()._expand_help(action))
+
+
+def worded(text: str) -> str:
+    """Types as a reader of the help calls them.
+
+    >>> worded("a file (type: Path | null, default: null)"), worded("epoch (type: Literal['last', 'best'])")
+    ('a file (type: path)', 'epoch (last or best)')
+    """
+    text = re.sub(r"( \| null)?, default: null| \(default: null\)", "", text)
+    text = re.sub(r"type: (?:Optional\[)?Literal\[([^\]]*)\]+", lambda found: either(found[1]), text)
+    return re.sub(r"type: (?:<class 'Path'>|Path\b)", "type: path", text)
+
+
+def either(names: str) -> str:
+    return names.replace("'", "").replace(", ", " or ")
 
 
 def add_recipe(into: ArgumentParser, arguments: list[str]) -> None:
@@ -114,7 +142,7 @@ def sentence(message: str) -> str:
     """
     text = " ".join(message.split())
     text = re.sub(r"<class '(\w+)'>", r"\1", text)
-    text = re.sub(r"typing\.Literal\[([^\]]*)\]", lambda found: found[1].replace("'", "").replace(", ", " or "), text)
+    text = re.sub(r"typing\.Literal\[([^\]]*)\]", lambda found: either(found[1]), text)
     union = re.fullmatch(r'Parser key "([^"]+)": .* Union .*Subtypes: \[(.+), NoneType\].* Given value: (.*)', text)
     if union:
         return f"{union[1]}: expected {union[2]}, got {union[3]}"

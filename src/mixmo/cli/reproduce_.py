@@ -40,7 +40,7 @@ def options() -> ArgumentParser:
         "Make tables and figures of the paper again: train what is missing, show ours, the paper's and the difference. "
         f"Ctrl-C stops after saving; the same command continues. Scales: {scales}.",
     )
-    into.add_argument("names", nargs="*", help="tables and figures (`mixmo reproduce --list`), or all")
+    into.add_argument("names", nargs="*", default=[], help="tables and figures (`mixmo reproduce --list`), or all")
     into.add_argument("--list", action="store_true", help="all of them: runs needed, done, and GPU-hours left")
     into.add_argument("--scale", type=Literal[tuple(SCALES)], default="paper", help="how much of the protocol is run")
     into.add_argument(

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from mixmo.data.decode import Decoded, Sample
+from mixmo.data.npy import mapped
 
 VERSION = 3  # of the format and of how images are decoded
 LEFTOVER = 3600  # seconds after which an unfinished folder belongs to a process that died
@@ -66,7 +67,7 @@ def cached(
             return found
         warnings.warn(
             f"{home} cannot be written ({error.strerror or error}), so {name} will be decoded again at the next start; "
-            "make the folder writable to keep the decoded images",
+            "make room there, or the folder writable, to keep the decoded images",
             stacklevel=2,
         )
         return built
@@ -76,10 +77,8 @@ def cached(
 def _read(path: Path, shape: Sequence[int]) -> Decoded | None:
     """What `path` holds, or nothing if it is not there or damaged: then it is built again."""
     try:
-        # Copy-on-write, because torch wants to be allowed to write; nobody does.
-        images = np.load(path / "images.npy", mmap_mode="c", allow_pickle=False)
-        kept = np.load(path / "kept.npy", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        images, kept = mapped(path / "images.npy"), mapped(path / "kept.npy")
+    except (OSError, ValueError):
         return None
     whole = images.dtype == np.uint8 and images.ndim == 4 and kept.dtype == np.int64 and kept.shape == images.shape[:1]
     if not whole or images.shape[1:] != tuple(shape[1:]):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from mixmo.data.npy import mapped
 from mixmo.errors import UserError
 from mixmo.types import Split
 
@@ -102,8 +103,7 @@ def _files(folder: Path, count: int) -> list[Path]:
 def _open(path: Path) -> np.ndarray:
     if not path.is_file():
         raise UserError(f"{path} is missing; {REMEDY}")
-    try:  # copy-on-write, because torch wants to be allowed to write
-        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    try:
+        return mapped(path)
+    except (ValueError, OSError) as error:
         raise UserError(f"{path} is truncated or not a .npy array ({error}); {REMEDY}") from None
-    return array

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mixmo.errors import UserError
+from mixmo.errors import UserError, first_line
 
 LARGEST = 1 << 30  # bytes; the largest CIFAR file has 155 MB
 NUMERIC = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
@@ -33,7 +33,7 @@ def read(path: Path, remedy: str) -> dict[str, object]:
                 f"{path} was not read: it is a pickle that asks for '{error}', which no data file needs; {remedy}"
             ) from None
         except Exception as error:  # a damaged pickle is a damaged program and can raise nearly anything
-            raise UserError(f"{path} is truncated or damaged ({error}); {remedy}") from None
+            raise UserError(f"{path} is truncated or damaged ({first_line(error)}); {remedy}") from None
         if file.read(1):
             raise UserError(f"{path} is damaged: bytes follow the end of the pickle; {remedy}")
     if not isinstance(thing, dict):

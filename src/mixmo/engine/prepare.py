@@ -49,6 +49,8 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
     """Whatever in a recipe cannot work on this data set, said before training starts."""
     samples, height, width = dataset.train.images.shape[:3]
     check_samples(recipe, samples)
+    if len(dataset.test.labels) < 2:
+        raise UserError(f"{dataset.name} has one test image; scores need 2 or more: a temperature is fitted to half")
     if recipe.size is not None and recipe.size > min(height, width):
         raise UserError(
             f"size = {recipe.size}, but the images of {dataset.name} are {height}x{width}; take a smaller one"
@@ -146,7 +148,8 @@ def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
     for what in ("classes", "size", "images"):
         old, new = before.get(what, now[what]), now[what]  # earlier versions did not count the images
         if old != new:
-            differ = [pair for pair in zip_longest(old, new) if pair[0] != pair[1]]
+            known = old if isinstance(old, list) else [old]  # of a file that was damaged
+            differ = [pair for pair in zip_longest(known, new) if pair[0] != pair[1]]
             raise UserError(
                 f"{recipe.dataset} has changed since the training in {run.path} began ({what}: {differ[0][0]} -> "
                 f"{differ[0][1]}); bring back what it was, or train into another --out"

@@ -15,6 +15,7 @@ from mixmo.saliency.comixup import part_size
 
 Precision = Literal["fp32", "bf16"]
 Course = Literal["step", "cosine"]
+MOST_NETWORKS = 1000  # a hundred times what has been trained
 MOST = 1e6  # of a Dirichlet's or Beta's parameter
 
 
@@ -60,7 +61,7 @@ class Recipe:
     """MIMO's input repetition: share of samples that show one image, cropped alike, to all members."""
 
     size: int | None = None
-    """Side of what the network sees of an image, in pixels: a random crop, the centre at test time; None: all of it."""
+    """Side in pixels of what the network sees of an image: a random crop, the centre at test time; by default all."""
     crop: int = 4
     """Padding of the random crop, in pixels; 0 for none."""
     crop_scale: float = 1.0
@@ -158,6 +159,10 @@ class Recipe:
         for name in (*counts, "warmup", "weight_decay", "momentum", "clean", "average"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative or infinite")
+        if self.networks > MOST_NETWORKS:
+            raise UserError(f"networks = {self.networks}; take at most {MOST_NETWORKS}")
+        if self.validation == 1:
+            raise UserError("validation = 1; hold out 2 or more: NLLc fits a temperature to one half, scores the other")
         if self.momentum >= 1:
             raise UserError(f"momentum = {self.momentum}; past steps would never fade, take less than 1")
         for name in ("alpha", "pixel_alpha"):
