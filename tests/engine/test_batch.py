@@ -10,12 +10,12 @@ from mixmo.recipes import Recipe, named
 from mixmo.types import Dataset, Mix, Split
 
 CLASSES = torch.arange(10)
-GREY = Split(CLASSES.to(torch.uint8)[:, None, None, None].expand(10, 8, 8, 1).contiguous(), CLASSES)
+GREY = Split(CLASSES.to(torch.uint8)[:, None, None, None].expand(10, 8, 12, 1).contiguous(), CLASSES)
 DATASET = Dataset("grey", GREY, GREY, tuple("0123456789"), (0.0,), (1 / 255,))
 
 
 def batch(recipe: Recipe, seed: int = 0) -> Mix:
-    batches = Batches(recipe, DATASET, GREY, shapes=[torch.Size((1, 8, 8))] * 2)
+    batches = Batches(recipe, DATASET, GREY, shapes=[torch.Size((1, 8, 12))] * 2)
     unique = torch.arange(recipe.batch_size // recipe.repetition) % 10
     return batches.mix(batches.draw(unique, torch.Generator().manual_seed(seed)), torch.tensor(0.5))
 
@@ -54,6 +54,12 @@ def test_members_count_what_they_see(changes: dict[str, object]) -> None:
         torch.testing.assert_close(shown[seen], meant(mix)[seen], atol=1e-4, rtol=0)
         assert mix.targets.amax(-1).min() >= 0.5
         assert (mix.targets.amax(-1) < 1).any()
+
+
+def test_ratios_of_mixup_are_uniform() -> None:
+    """The larger of lambda and 1 - lambda is 3/4 on average, and where an image meets its own class, 1."""
+    largest = batch(small("mixup").replace(pixel_p=1.0, batch_size=2000)).targets.amax(-1)
+    assert largest.mean().item() == pytest.approx(0.9 * 0.75 + 0.1, abs=0.02)
 
 
 def test_interpolated_labels() -> None:
