@@ -94,7 +94,7 @@ def predict_split(
     return Answers(torch.cat([part.logits for part in parts], dim=1), torch.cat([part.labels for part in parts]))
 
 
-def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int = 1) -> Tensor:
+def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tensor:
     """Every head's logits of each image (heads of an image, N, K).
 
     With several images a pass, member m reads image m mod images_per_pass of its pass, and the encodings are plainly

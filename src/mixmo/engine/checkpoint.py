@@ -165,8 +165,6 @@ class Checkpoints:
             if average is not None:
                 self._fill(average, latest / "average.safetensors")
             buffers = load_tensors(latest / "optimizer.safetensors")
-            if buffers and buffers.keys() != dict(net.named_parameters()).keys():
-                raise UserError(f"{latest / 'optimizer.safetensors'} is of another network")
             for name, parameter in net.named_parameters():
                 if name in buffers:
                     # In the parameter's own memory format: the fused kernel walks both in storage order.
@@ -186,10 +184,7 @@ class Checkpoints:
         """The weights of the best epoch so far."""
         if state.best_step is None:
             return None
-        try:
-            best = load_tensors(self.best_path(state.best_step))
-        except UserError as error:
-            raise unusable(self.folder / f"{state.step:08d}", error) from error
+        best = load_tensors(self.best_path(state.best_step))
         self.best_stored = state.best_step
         return best
 

@@ -88,7 +88,7 @@ class Heads(Copies):
     follows: it comes after other heads, as a normalisation of answers does, and each copy reads its member's answers.
     """
 
-    def __init__(self, copies: Sequence[nn.Module], dim: int, follows: bool = False) -> None:
+    def __init__(self, copies: Sequence[nn.Module], dim: int, follows: bool) -> None:
         super().__init__(copies)
         self.dim = dim
         self.follows = follows
