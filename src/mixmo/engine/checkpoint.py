@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mixmo import seal
 from mixmo.errors import UserError
 from mixmo.files import halve, load_tensors, replacing, save_tensors, unwritten
-from mixmo.weights import check
+from mixmo.weights import fill
 
 
 @dataclass
@@ -161,9 +161,9 @@ class Checkpoints:
             return None
         try:
             state = read_state(latest)
-            self._fill(net, latest / "weights.safetensors")
+            fill(net, latest / "weights.safetensors")
             if average is not None:
-                self._fill(average, latest / "average.safetensors")
+                fill(average, latest / "average.safetensors")
             buffers = load_tensors(latest / "optimizer.safetensors")
             for name, parameter in net.named_parameters():
                 if name in buffers:
@@ -174,11 +174,6 @@ class Checkpoints:
         except (UserError, RuntimeError) as error:
             raise unusable(latest, error) from error
         return state
-
-    def _fill(self, net: nn.Module, path: Path) -> None:
-        tensors = load_tensors(path)
-        check(net, tensors, path)
-        net.load_state_dict(tensors)
 
     def best(self, state: State) -> dict[str, Tensor] | None:
         """The weights of the best epoch so far."""
