@@ -268,7 +268,13 @@ def broken(*_: object) -> None:
 
 
 def test_what_a_process_killed_at_once_leaves_does_not_count(tmp_path: Path) -> None:
+    for name in ("notes.tmp", ".hidden"):
+        (tmp_path / name).touch()
+        with pytest.raises(UserError, match="exists already and is no run directory"):
+            Run.create(tmp_path, SMALL)
+        (tmp_path / name).unlink()
     (tmp_path / ".recipe.yaml.123.tmp").write_text("half")
+    (tmp_path / ".lock").touch()
     run = Run.create(tmp_path, SMALL)
     with run.claimed():
         assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "recipe.yaml"]
