@@ -122,7 +122,25 @@ def test_refused() -> None:
         mixmo.convert(mixmo.fold(net), members=3)
     with pytest.raises(mixmo.UserError, match="concatenated"):
         mixmo.convert(mixmo.create("wrn10_1", 5, members=2, concat=True), members=3)
-    assert mixmo.convert(mixmo.fold(net), classes=3).each(torch.zeros(1, 3, 16, 16)).shape == (2, 1, 3)
+    assert mixmo.convert(mixmo.fold(net), classes=2).each(torch.zeros(1, 3, 16, 16)).shape == (2, 1, 2)
+    head = nn.Conv2d(8, 4, 1, groups=2)
+    grouped = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), head, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(mixmo.UserError, match="a head of Conv2d cannot be made anew"):
+        mixmo.convert(mixmo.wrap(grouped), classes=8)
+
+
+def test_stems_that_are_not_linear_in_their_weights() -> None:
+    """They cannot be shared out, so that each becomes as many as the others."""
+    stem = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3))
+    model = nn.Sequential(stem, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
+    net, images = mixmo.wrap(model, 2), torch.randn(4, 3, 16, 16)
+    four = mixmo.convert(net, members=4)
+    torch.testing.assert_close(four.each(images), model(images).expand(4, -1, -1), atol=1e-4, rtol=1e-3)
+    weights = [copy.weight for copy in four.encoders_at("0").copies]
+    apart = [(weight - origin.weight).norm() for weight in weights for origin in net.encoders_at("0").copies]
+    assert torch.stack(apart).view(4, 2).argmin(1).tolist() == [0, 1, 0, 1]
+    with pytest.raises(mixmo.UserError, match=r"stem '0' is not linear .* among 3; take a multiple"):
+        mixmo.convert(net, members=3)
 
 
 def test_what_still_holds_of_what_the_network_was_about() -> None:

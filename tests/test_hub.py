@@ -33,7 +33,6 @@ from mixmo.models import Ensemble
 from mixmo.recipes import named
 from mixmo.runs import Run
 from mixmo.types import Dataset
-from mixmo.weights import fill
 
 ABOUT = About(
     (3, 32, 32),
@@ -381,8 +380,6 @@ def test_a_pickle_is_not_read(name: str, saved: Path, tmp_path: Path):
             load(saved)
         with pytest.raises(UserError, match=f"{name} is a pickle"):
             load(saved / name)
-    with pytest.raises(UserError, match=f"{name} is a pickle"):
-        fill(mixmo.create("wrn10_1", classes=3), saved / name)
 
 
 def test_a_pickle_under_another_name(saved: Path):

@@ -11,7 +11,7 @@ import torch
 import mixmo
 from mixmo.errors import UserError
 from mixmo.masks import MASKS
-from mixmo.mixing import UNMASKED, MixDraws, Mixer, loss_weights
+from mixmo.mixing import UNMASKED, MixDraws, Mixer, loss_weights, turned
 from mixmo.models.network import Network, Stages
 from mixmo.pairing import draw_order, pair
 
@@ -75,6 +75,16 @@ def test_coefficients_are_a_partition(mask: str, members: int) -> None:
         k = int(draws.batch[1, 0] * members)
         assert set(shares[k].unique().tolist()) <= {0.0, 1.0}
         assert shares.shape == (members, 64, 1, 16, 16)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_map_has_the_form_of_the_features(mask: str) -> None:
+    mix = Mixer(mask, p=1.0, stride=2)(torch.randn(4, 3, 15, 48), torch.arange(4))
+    assert mix.coefficients.shape == (2, 4, 1, 8, 24)
+
+
+def test_one_member_is_not_mixed() -> None:
+    assert Mixer("cut", members=1, p=1.0)(torch.randn(4, 3, 8, 8), torch.arange(4)).coefficients.unique() == 1
 
 
 def test_soft_extension_by_a_plain_loop() -> None:
@@ -165,14 +175,32 @@ def test_associations_move_targets_and_weights_together(association: str) -> Non
     kappa = mix.coefficients.mean((2, 3, 4))
     generator = torch.Generator().manual_seed(0)
     twin = own(torch.zeros(500, 1, 8, 8), torch.arange(500), generator=generator)
-    turned = mixer(torch.zeros(500, 1, 8, 8), torch.arange(500), generator=generator.manual_seed(0))
-    moved = (turned.targets != twin.targets).any(0)
-    assert torch.equal(turned.targets.sort(0).values, twin.targets.sort(0).values)
+    other = mixer(torch.zeros(500, 1, 8, 8), torch.arange(500), generator=generator.manual_seed(0))
+    moved = (other.targets != twin.targets).any(0)
+    assert torch.equal(other.targets.sort(0).values, twin.targets.sort(0).values)
     if association == "predominant":
         torch.testing.assert_close(mix.weights, 2 * kappa.sort(0, descending=True).values)
     else:
         assert moved.float().mean().item() == pytest.approx(0.5, abs=0.1)
-        torch.testing.assert_close(turned.weights[:, moved], twin.weights[:, moved].flip(0))
+        assert (other.weights[0] > other.weights[1]).float().mean().item() == pytest.approx(0.5, abs=0.1)
+        torch.testing.assert_close(other.weights[:, moved], twin.weights[:, moved].flip(0))
+
+
+@pytest.mark.parametrize("association", ["random", "predominant"])
+def test_associations_move_soft_targets_as_labels(association: str) -> None:
+    mixer, labels = Mixer("linear", members=3, association=association), torch.arange(10)
+    hard, soft = (
+        mixer(torch.zeros(10, 1, 8, 8), targets, generator=torch.Generator().manual_seed(0)).targets
+        for targets in (labels, torch.eye(10))
+    )
+    assert torch.equal(soft, torch.eye(10)[hard])
+
+
+def test_random_associations_are_turns_each_as_likely() -> None:
+    order = turned(torch.rand(3000, generator=torch.Generator().manual_seed(0)), 3).argsort(0)
+    times = Counter(map(tuple, order.T.tolist()))
+    assert set(times) == {(0, 1, 2), (1, 2, 0), (2, 0, 1)}
+    assert all(abs(count - 1000) < 130 for count in times.values())  # five standard deviations
 
 
 def test_one_head_learns_interpolated_labels() -> None:
@@ -191,6 +219,8 @@ def test_one_head_learns_interpolated_labels() -> None:
     torch.testing.assert_close(mix.targets[0], expected)
     entropy = -(expected * logits[0].log_softmax(-1)).sum(-1)
     torch.testing.assert_close(mixmo.loss(logits, mix), entropy.mean())
+    with pytest.raises(UserError, match="interpolated labels need soft targets"):
+        Mixer(association="interpolated")(images, torch.arange(6))
 
 
 def test_pairing_repeats_and_shuffles_each_member(reference: dict[str, np.ndarray]) -> None:
@@ -228,7 +258,7 @@ def test_steps_an_epoch_of_the_reference(reference: dict[str, np.ndarray]) -> No
         ({"mask": "cutt"}, "did you mean 'cut'"),
         ({"members": 0}, "members = 0"),
         ({"p": 1.5}, "p = 1.5"),
-        ({"alpha": -1.0}, "alpha = -1"),
+        ({"alpha": 0.0}, "alpha = 0"),
         ({"r": 0.0}, "r = 0"),
         ({"association": "owm"}, "did you mean 'own'"),
     ],

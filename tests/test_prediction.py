@@ -282,6 +282,7 @@ def test_every_method_covers(held_out, method, randomised):
     assert prediction.sets[torch.arange(2000), labels[2000:]].double().mean().item() == pytest.approx(0.8, abs=0.03)
     assert prediction.sets is prediction.sets  # drawn once
     assert (fitted.conformal.lam > 0) == (method == "raps")
+    assert fitted.conformal.randomised == randomised
 
 
 def test_a_calibration_travels_through_json(held_out):
@@ -335,6 +336,9 @@ def test_too_little_to_calibrate_with(held_out):
         calibrate(logits, labels, method="lacs")
     with pytest.raises(UserError, match=r"are probabilities, which sum to one; pass .* \.logits"):
         calibrate(logits.softmax(-1), labels)
+    fitted = calibrate(logits, labels)
+    for shift in (logits.amin(), (logits.sum(-1, keepdim=True) - 1) / logits.shape[-1]):  # all positive; of sum one
+        assert calibrate(logits - shift, labels).temperature == pytest.approx(fitted.temperature, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import torch
 from mixmo import UserError, seal
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
-from mixmo.evaluation import load_network, score_runs
+from mixmo.evaluation import load_network, score_runs, stack
 from mixmo.files import load_tensors, save_tensors, unwritten
 from mixmo.recipes import named
 from mixmo.runs import WHICH, Run, environment
@@ -262,7 +262,13 @@ def broken(*_: object) -> None:
 
 
 def test_what_a_process_killed_at_once_leaves_does_not_count(tmp_path: Path) -> None:
+    for name in ("notes.tmp", ".hidden"):
+        (tmp_path / name).touch()
+        with pytest.raises(UserError, match="exists already and is no run directory"):
+            Run.create(tmp_path, SMALL)
+        (tmp_path / name).unlink()
     (tmp_path / ".recipe.yaml.123.tmp").write_text("half")
+    (tmp_path / ".lock").touch()
     run = Run.create(tmp_path, SMALL)
     with run.claimed():
         assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "recipe.yaml"]
@@ -384,9 +390,23 @@ def test_a_training_that_has_not_ended_says_so(runs: list[Run], tmp_path: Path):
     with pytest.raises(UserError, match=r"logits-last.safetensors is missing; .* remove scores.json there"):
         run.logits()
     (run.path / "scores.json").unlink()
-    for ask in (run.logits, lambda: load_network(run)):
-        with pytest.raises(UserError, match=r"last.safetensors is missing: the training has not ended; continue it"):
+    for ask in (run.logits, lambda: load_network(run), lambda: run.json("scores.json")):
+        with pytest.raises(UserError, match=r"(last.safetensors|scores.json) is missing: the training has not ended"):
             ask()
+
+
+def test_a_line_that_is_no_epoch(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n{"loss": 2.0}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged \(line 2 is no epoch\)"):
+        Run(tmp_path).metrics()
+
+
+def test_runs_over_different_test_sets_are_no_ensemble(runs: list[Run]) -> None:
+    logits, labels = torch.zeros(2, 4, 3), torch.tensor([0, 1, 2, 0])
+    assert stack([(logits, labels)] * 2, runs)[0].shape == (4, 4, 3)
+    for other in ((logits, labels.flip(0).roll(1)), (torch.zeros(2, 4, 5), labels), (logits[:, :3], labels[:3])):
+        with pytest.raises(UserError, match="was tested on other data than"):
+            stack([(logits, labels), other], runs)
 
 
 def test_weights_of_no_epoch(runs: list[Run]):

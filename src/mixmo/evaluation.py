@@ -13,7 +13,6 @@ from torch import Tensor
 from mixmo import data
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, unknown
-from mixmo.files import load_tensors
 from mixmo.metrics import METRICS
 from mixmo.metrics.report import evaluate
 from mixmo.models import Network
@@ -22,7 +21,7 @@ from mixmo.predict import check_multiplex, default_batch, predict_split
 from mixmo.prediction import Prediction
 from mixmo.runs import WHICH, Run
 from mixmo.types import Answers, Dataset, Split
-from mixmo.weights import check
+from mixmo.weights import fill
 
 CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
 
@@ -34,10 +33,7 @@ def load_network(run: Run, which: str = "last") -> Network:
         raise unknown("epoch", which, WHICH)
     about = run.json("dataset.json")
     net = run.recipe.network(len(about["classes"]), about["size"][0])
-    path = run.path / f"{which}.safetensors"
-    tensors = load_tensors(path)
-    check(net, tensors, path)
-    net.load_state_dict(tensors)
+    fill(net, run.path / f"{which}.safetensors")
     return net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 

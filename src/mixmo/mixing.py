@@ -178,8 +178,7 @@ def loss_weights(kappa_MN: Tensor, r: float) -> Tensor:
 
 def turned(u_N: Tensor, members: int) -> Tensor:
     """Sort keys (M, N) that turn the members by a uniformly drawn number of places, per sample."""
-    shift_N = (u_N * members).long()
-    return (torch.arange(members, device=u_N.device)[:, None] + shift_N) % members
+    return (torch.arange(members, device=u_N.device)[:, None] + u_N * members) % members
 
 
 def grid(height: int, width: int, stride: int) -> tuple[int, int]:

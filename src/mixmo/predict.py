@@ -98,7 +98,7 @@ def predict_split(
     return Answers(torch.cat([each.logits for each in answers], dim=1), torch.cat([each.labels for each in answers]))
 
 
-def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int = 1) -> Tensor:
+def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tensor:
     """Every head's logits of each image (heads of an image, N, K).
 
     With several images a pass, member m reads image m mod images_per_pass of its pass, and the encodings are plainly
@@ -143,7 +143,13 @@ def check_multiplex(net: Ensemble, images_per_pass: int) -> None:
 
 
 def default_batch(device: torch.device, pixels: int = 0) -> int:
-    """Images a batch: what fits a CPU's caches is 1.7 times as fast; large images need more memory each."""
+    """Images a batch: what fits a CPU's caches is 1.7 times as fast; large images need more memory each.
+
+    >>> [default_batch(torch.device("cpu"), side**2) for side in (32, 64, 224, 4000)]
+    [100, 100, 8, 1]
+    >>> [default_batch(torch.device("cuda"), side**2) for side in (32, 128, 224, 4000)]
+    [500, 500, 163, 1]
+    """
     if device.type == "cpu":
         return max(1, min(100, 100 * 64**2 // max(pixels, 1)))
     return max(1, min(500, 500 * 128**2 // max(pixels, 1)))

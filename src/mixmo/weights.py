@@ -1,4 +1,4 @@
-"""Weights from a file into a network: never a pickle, and never those of another architecture."""
+"""Weights from a file into a network: never those of another architecture."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from mixmo.errors import UserError
 from mixmo.files import load_tensors
 
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
 NAMED = 3  # differences that the message names
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # that a network may be stored in
 
@@ -18,29 +17,12 @@ def shapes(net: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in net.state_dict().items()}
 
 
-def fill(net: nn.Module, path: Path) -> None:
-    """Load the weights in `path`, a safetensors file, into a network of the same architecture."""
-    if path.suffix.lower() in PICKLES:
-        raise UserError(
-            f"{path} is a pickle, which can run anything when it is read; give the weights as a .safetensors file, "
-            "written by mixmo.save_pretrained where they were trained"
-        )
-    if path.suffix != ".safetensors":
-        raise UserError(f"{path} is no safetensors file; give weights that mixmo.save_pretrained wrote")
+def fill(net: nn.Module, path: Path, assign: bool = False) -> None:
+    """Load the weights in `path`, a safetensors file, into a network of the same architecture.
+
+    With `assign` they take the place of the network's, in the precision that they were stored in.
+    """
     tensors = load_tensors(path)
-    check(net, tensors, path)
-    put(net, tensors, assign=True)
-
-
-def put(net: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
-    """All the weights into a network; as those of its own version, for which some backbones (MNASNet) ask."""
-    state = net.state_dict()
-    state.update(tensors)
-    net.load_state_dict(state, assign=assign)
-
-
-def check(net: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Refuse the tensors of another architecture than the network's, naming what differs."""
     different = differences(shapes(net), tensors) or other_types(net, tensors)
     if different:
         more = f" and {len(different) - NAMED} more" if len(different) > NAMED else ""
@@ -48,6 +30,14 @@ def check(net: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
             f"{path} holds the weights of another architecture: {'; '.join(different[:NAMED])}{more}; "
             "build the network that they were trained in"
         )
+    put(net, tensors, assign)
+
+
+def put(net: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
+    """All the weights into a network; as those of its own version, for which some backbones (MNASNet) ask."""
+    state = net.state_dict()
+    state.update(tensors)
+    net.load_state_dict(state, assign=assign)
 
 
 def differences(wanted: dict[str, torch.Size], given: dict[str, Tensor]) -> list[str]:

@@ -58,7 +58,13 @@ def test_a_normalisation_sees_ghost_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.BatchNorm1d(3), nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3, momentum=None)]
+    "layer",
+    [
+        nn.BatchNorm1d(3),
+        nn.BatchNorm2d(3, affine=False),
+        nn.BatchNorm2d(3, momentum=None),
+        nn.BatchNorm2d(3, track_running_stats=False),
+    ],
 )
 def test_a_normalisation_that_would_see_the_whole_batch_is_refused(layer: nn.Module) -> None:
     with pytest.raises(

@@ -38,7 +38,8 @@ def test_what_it_found_by_counting():
     assert found.coverage == pytest.approx(answered / 3_000)
     steps = math.ceil(math.log2(3_000))
     assert found.bound == pytest.approx(beta.ppf(1 - 0.05 / steps, errors + 1, answered - errors))
-    assert found.bound <= 0.1
+    assert found.bound <= found.risk == 0.1
+    assert found.delta == 0.05
     assert torch.equal(found.abstain(logits), logits.softmax(1).amax(1) <= found.threshold)
     assert 0.1 < found.coverage < 0.9
     # And it answers nearly as many as could be: a twentieth more would break the promise.

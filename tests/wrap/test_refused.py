@@ -49,6 +49,13 @@ class Twice(Own):
         return self.head((self.conv(x) + self.conv(x.flip(-1)).flip(-1)).relu().mean((2, 3)))
 
 
+class Weighs(Own):
+    """Counts on its stem's weights outside of the stem."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.conv(x).mean((2, 3)) * self.conv.weight.abs().sum())
+
+
 class Both(Own):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"colour": self.head(self.conv(x).mean((2, 3)))}
@@ -133,6 +140,7 @@ def test_several_heads() -> None:
 def test_an_image_that_goes_past_the_stem() -> None:
     refused(Past(11), "past 'conv' too; .*head")
     refused(Twice(), "calls 'conv' several times")
+    refused(Weighs(), "with stem 'conv' and head 'head' the members do not answer as the model did")
 
 
 def test_wrong_names() -> None:
@@ -140,6 +148,8 @@ def test_wrong_names() -> None:
     refused(model, "unknown stem layer 'conv1'.*: 0, 1, 2", stem="conv1")
     refused(model, "stem '6' gives .*no map of positions", stem="6")
     assert mixmo.wrap(model, stem="2").direct == (False,)  # mixing deeper is the user's choice
+    model[1].idle = nn.Conv2d(3, 8, 3)
+    refused(model, "stem '1.idle' does not read the image; name the stem", stem="1.idle")
     refused(model, "head '2' is not called, or does not give the model's 5 answers", head="2")
 
 

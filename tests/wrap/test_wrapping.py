@@ -58,6 +58,18 @@ class Patches(nn.Module):
         return self.head(self.block(tokens + self.place)[:, 0])
 
 
+class Map(nn.Module):
+    """A dense layer on a map of patches, the channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.conv, self.head = nn.Linear(3 * 16, 16), nn.Conv2d(16, 16, 3), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = x.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5).flatten(3)
+        return self.head(self.conv(self.embed(patches).permute(0, 3, 1, 2)).relu().mean((2, 3)))
+
+
 class Branches(nn.Module):
     """Two convolutions read the image, and two heads are averaged."""
 
@@ -100,6 +112,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int] | None]] =
     "grouped": (grouped, None),
     "scaled": (Scaled, None),
     "patches": (Patches, (3, 16, 32)),
+    "map": (Map, (3, 16, 32)),
     "branches": (Branches, None),
     "scales": (Scales, None),
     "standardised": (standardised, None),
@@ -126,6 +139,7 @@ def test_every_head_starts_as_the_model(name: str, members: int) -> None:
     torch.testing.assert_close(net(images), expected, atol=1e-5, rtol=0)
     together = net.read(images.expand(members, *images.shape))
     torch.testing.assert_close(together, net.each(images), atol=1e-5, rtol=0)
+    torch.testing.assert_close(net.backbone(images), torch.cat([*net.each(images)], 1))  # as a hook on it sees it
 
 
 @pytest.mark.parametrize("kind", ["cut", "linear", "sum", "fmix", "cow"])
@@ -177,9 +191,10 @@ def test_mixing_block_is_equation_2() -> None:
     torch.testing.assert_close(net.read(images, finer), expected)
 
 
-def test_tokens_are_mixed_where_their_patches_are() -> None:
+@pytest.mark.parametrize("name", ["patches", "map"])
+def test_tokens_are_mixed_where_their_patches_are(name: str) -> None:
     """On a grid of 4 x 8 patches: the answer to a mask is that to images pasted together along it."""
-    model, net = make("patches", apart=0.0)
+    model, net = make(name, apart=0.0)
     net.eval()
     images = torch.randn(2, 3, 3, 16, 32)
     region = (torch.rand(3, 1, 4, 8) < 0.5).float()
@@ -191,6 +206,12 @@ def test_tokens_are_mixed_where_their_patches_are() -> None:
     assert net.stride == 4
 
 
+def test_tokens_of_other_proportions_than_the_mask() -> None:
+    _, net = make("patches")
+    with pytest.raises(mixmo.UserError, match="32 tokens make no grid of the proportions of a mask of 5 x 5"):
+        net.read(torch.randn(2, 3, 3, 16, 32), torch.rand(2, 3, 1, 5, 5))
+
+
 def test_what_was_found() -> None:
     found = {name: make(name)[1] for name in MODELS}
     assert {name: (net.stems, net.heads, net.stride) for name, net in found.items()} == {
@@ -198,6 +219,7 @@ def test_what_was_found() -> None:
         "grouped": (("0",), ("4",), 1),
         "scaled": (("stem",), ("rest.3",), 2),
         "patches": (("embed",), ("head",), 4),
+        "map": (("embed",), ("head",), 4),
         "branches": (("narrow", "wide"), ("one", "two"), 1),
         "scales": (("fine", "coarse"), ("rest.3",), 4),
         "standardised": (("0",), ("4",), 1),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mixmo import seal
 from mixmo.errors import UserError
 from mixmo.files import halve, load_tensors, replacing, save_tensors, unwritten
-from mixmo.weights import check
+from mixmo.weights import fill
 
 
 @dataclass
@@ -161,12 +161,10 @@ class Checkpoints:
             return None
         try:
             state = read_state(latest)
-            self._fill(net, latest / "weights.safetensors")
+            fill(net, latest / "weights.safetensors")
             if average is not None:
-                self._fill(average, latest / "average.safetensors")
+                fill(average, latest / "average.safetensors")
             buffers = load_tensors(latest / "optimizer.safetensors")
-            if buffers and buffers.keys() != dict(net.named_parameters()).keys():
-                raise UserError(f"{latest / 'optimizer.safetensors'} is of another network")
             for name, parameter in net.named_parameters():
                 if name in buffers:
                     # In the parameter's own memory format: the fused kernel walks both in storage order.
@@ -177,19 +175,11 @@ class Checkpoints:
             raise unusable(latest, error) from error
         return state
 
-    def _fill(self, net: nn.Module, path: Path) -> None:
-        tensors = load_tensors(path)
-        check(net, tensors, path)
-        net.load_state_dict(tensors)
-
     def best(self, state: State) -> dict[str, Tensor] | None:
         """The weights of the best epoch so far."""
         if state.best_step is None:
             return None
-        try:
-            best = load_tensors(self.best_path(state.best_step))
-        except UserError as error:
-            raise unusable(self.folder / f"{state.step:08d}", error) from error
+        best = load_tensors(self.best_path(state.best_step))
         self.best_stored = state.best_step
         return best
 

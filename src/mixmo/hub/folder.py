@@ -27,11 +27,12 @@ from mixmo.hub.shipped import near, shipped, shipped_folder
 from mixmo.models import Ensemble, Network
 from mixmo.placement import on_cpu
 from mixmo.predict import evaluating
-from mixmo.weights import PICKLES, fill, put
+from mixmo.weights import fill, put
 from mixmo.wrapping import Wrapped
 from mixmo.wrapping.given import bare
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 LARGEST = 2**14  # pixels a side of an image: one of this size takes 3 GB
 HALVES = {torch.bfloat16, torch.float16}
@@ -133,7 +134,7 @@ def from_pretrained(
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
     seal.check(folder / CONFIG)
-    fill(net, folder / WEIGHTS)
+    fill(net, folder / WEIGHTS, assign=True)
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
     if len(types) > 1 or types & HALVES:
         net.float()  # CPUs are slow in half precision, and layers of different precision do not compute together

@@ -45,8 +45,6 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
     labels_N = check_labels(labels_N, logits_NK)
     z_NK = logits_NK - logits_NK.amax(1, keepdim=True)
     own_N = z_NK.gather(1, labels_N[:, None])[:, 0]
-    if not z_NK.any():
-        return 1.0
 
     def slope_and_curvature(beta: float) -> tuple[float, float]:
         p_NK = (beta * z_NK).softmax(1)
@@ -55,7 +53,7 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
         return slope.item(), (p_NK * (z_NK - mean_N1).square()).sum(1).mean().item()
 
     low, high = 1 / T_MAX, 1 / T_MIN
-    if slope_and_curvature(high)[0] <= 0:  # asked first: where the answers are right by far, the slope is 0 throughout
+    if slope_and_curvature(high)[0] <= 0:  # asked first: right by far, or constant, the slope is 0 throughout
         return 1.0
     if slope_and_curvature(low)[0] >= 0:
         return T_MAX

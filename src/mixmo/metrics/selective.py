@@ -41,7 +41,7 @@ def fit_selective(logits_NK: Tensor, labels_N: Tensor, risk: float = 0.05, delta
     confidence_N, order_N = logits_NK.softmax(1).amax(1).sort(descending=True)
     errors_N = (logits_NK.argmax(1) != labels_N)[order_N].cumsum(0)
     samples = len(labels_N)
-    steps = max(1, math.ceil(math.log2(samples)))
+    steps = math.ceil(math.log2(samples))
     found = Selective(risk, delta, 1.0, 0.0, 1.0)
     low, high = 0, samples  # so many answered are known to be fine; so many may be
     for _ in range(steps):

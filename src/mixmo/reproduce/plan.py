@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mixmo import paper
-from mixmo.errors import UserError, unknown
+from mixmo.errors import UserError
 from mixmo.recipes import METHODS, PROTOCOLS
 from mixmo.recipes.schema import FIELDS, Recipe
 from mixmo.reproduce import scores
@@ -45,8 +45,6 @@ def expand(
     protocol. A table that needs no training is the same at every scale. A setting that changes no cell is dropped, so
     that no title names it.
     """
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
     settings = {} if settings is None else settings
     if not trained(table):
         scale, settings, seeds = "paper", {}, 1

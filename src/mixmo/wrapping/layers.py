@@ -88,7 +88,7 @@ class Heads(Copies):
     follows: it comes after other heads, as a normalisation of answers does, and each copy reads its member's answers.
     """
 
-    def __init__(self, copies: Sequence[nn.Module], dim: int, follows: bool = False) -> None:
+    def __init__(self, copies: Sequence[nn.Module], dim: int, follows: bool) -> None:
         super().__init__(copies)
         self.dim = dim
         self.follows = follows
@@ -130,9 +130,7 @@ def to_maps(encoded: Tensor, layout: str, coefficients: Tensor) -> Tensor:
     if layout == "NHWC":
         return encoded.movedim(-1, 1)
     length, (h, w) = encoded.shape[1], coefficients.shape[-2:]
-    rows = h if h * w == length else round((length * h / w) ** 0.5)
-    if h == w == 1:
-        rows = 1
+    rows = 1 if h == w == 1 else round((length * h / w) ** 0.5)
     if length % rows:
         raise UserError(
             f"the stem's {length} tokens make no grid of the proportions of a mask of {h} x {w}; give the Mixer "

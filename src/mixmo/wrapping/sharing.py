@@ -65,6 +65,8 @@ def _strengths(channels: int, members: int, origins: int, apart: float) -> Tenso
 
     >>> _strengths(1, members=2, origins=1, apart=0.5).T
     tensor([[1.5000, 0.5000]], dtype=torch.float64)
+    >>> _strengths(1, members=3, origins=2, apart=0.6).T
+    tensor([[0.8000, 0.8000, 1.4000]], dtype=torch.float64)
     """
     first = 0 if origins == 1 else origins  # of the members that need to be set apart
     owners = max(2, members - first)
@@ -89,7 +91,7 @@ def split(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
     return one, other
 
 
-def perturbed(layer: nn.Module, members: int, apart: float = APART) -> list[nn.Module]:
+def perturbed(layer: nn.Module, members: int, apart: float) -> list[nn.Module]:
     """`members` copies of a layer that is not linear in its weights; their mean is the layer up to rounding.
 
     Deviations that cancel among the weights cancel only to first order in the outputs, so they are slight.

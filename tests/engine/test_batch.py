@@ -1,0 +1,85 @@
+"""Batches of images that are one grey each, the number of their class: what they show is what their targets say."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mixmo.engine.batch import Batches
+from mixmo.models.network import Network, Stages
+from mixmo.recipes import Recipe, named
+from mixmo.types import Dataset, Mix, Split
+
+CLASSES = torch.arange(10)
+GREY = Split(CLASSES.to(torch.uint8)[:, None, None, None].expand(10, 8, 12, 1).contiguous(), CLASSES)
+DATASET = Dataset("grey", GREY, GREY, tuple("0123456789"), (0.0,), (1 / 255,))
+
+
+def batch(recipe: Recipe, seed: int = 0) -> Mix:
+    batches = Batches(recipe, DATASET, GREY, shapes=[torch.Size((1, 8, 12))] * 2)
+    unique = torch.arange(recipe.batch_size // recipe.repetition) % 10
+    return batches.mix(batches.draw(unique, torch.Generator().manual_seed(seed)), torch.tensor(0.5))
+
+
+def small(method: str) -> Recipe:
+    return named(f"digits/{method}").replace(batch_size=60, repetition=1, crop=0, flip=False)
+
+
+def meant(mix: Mix) -> Tensor:
+    """The grey that the targets stand for, (heads, N)."""
+    return mix.targets @ CLASSES.float()
+
+
+@pytest.mark.parametrize("method", ["mixup", "cutmix", "resizemix", "manifold-mixup", "hard-patchup"])
+def test_single_networks(method: str) -> None:
+    """Layers that do nothing answer with the mean of what they were shown, mixed in pixels or in features."""
+    net = Network([nn.Identity()], Stages([nn.Identity()] * 3), [nn.Identity()], members=1, stride=1)
+    mixes = [batch(small(method).replace(pixel_p=0.7), seed) for seed in range(8)]
+    for mix in mixes:
+        torch.testing.assert_close(net(mix)[..., 0], meant(mix))
+        assert mix.weights.unique().tolist() == [2.0 if method == "hard-patchup" else 1.0]
+    pure = torch.cat([mix.targets.amax(-1) for mix in mixes]) == 1
+    assert 0 < pure.double().mean() < 0.8
+    if mixes[0].hidden is None:  # the others draw once a batch whether, or with which ratio, all samples are mixed
+        assert pure.double().mean().item() == pytest.approx(0.3, abs=0.15)
+
+
+@pytest.mark.parametrize("changes", [{}, {"members": 3}, {"mask": "linear"}, {"repetition": 4}])
+def test_members_count_what_they_see(changes: dict[str, object]) -> None:
+    """Under MixMo, a target says what is in the visible part of a member's input, mostly its own image."""
+    for seed in range(4):
+        mix = batch(small("cut-mixmo+cutmix").replace(**changes), seed)
+        share = mix.coefficients.expand_as(mix.images)
+        seen = share.sum((2, 3, 4)) > 0
+        shown = (share * mix.images).sum((2, 3, 4)) / share.sum((2, 3, 4))
+        torch.testing.assert_close(shown[seen], meant(mix)[seen], atol=1e-4, rtol=0)
+        assert mix.targets.amax(-1).min() >= 0.5
+        assert (mix.targets.amax(-1) < 1).any()
+
+
+def test_ratios_of_mixup_are_uniform() -> None:
+    """The larger of lambda and 1 - lambda is 3/4 on average, and where an image meets its own class, 1."""
+    largest = batch(small("mixup").replace(pixel_p=1.0, batch_size=2000)).targets.amax(-1)
+    assert largest.mean().item() == pytest.approx(0.9 * 0.75 + 0.1, abs=0.02)
+
+
+def test_interpolated_labels() -> None:
+    mix = batch(small("shared-all"))
+    torch.testing.assert_close((mix.coefficients * mix.images).mean((2, 3, 4)).sum(0, keepdim=True), meant(mix))
+    assert mix.weights.tolist() == [[pytest.approx(1)] * 60]
+
+
+def test_cutout_hides_and_keeps_the_label() -> None:
+    mix = batch(small("cutout").replace(pixel_p=1.0))
+    grey = mix.images.flatten(2).round()
+    assert ((grey == 0) | (grey == mix.targets[..., None])).all()
+    assert (grey[:, mix.targets[0] > 0] == 0).any(2).all()
+
+
+def test_copies_share_the_operations_of_augmix(digits: Dataset) -> None:
+    """Those of one sample, within a member; other members and samples have their own."""
+    recipe = small("cut-mixmo+augmix").replace(repetition=4)
+    batches = Batches(recipe, digits, digits.train)
+    mix = batches.mix(batches.draw(torch.arange(15), torch.Generator().manual_seed(0)), torch.tensor(0.5))
+    kinds = [member.flatten(1).unique(dim=0) for member in mix.images]
+    assert [len(kind) for kind in kinds] == [15, 15]
+    assert len(torch.cat(kinds).unique(dim=0)) > 15
