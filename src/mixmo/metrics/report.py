@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from mixmo.errors import UserError, first_line
 from mixmo.metrics.calibration import Halves, calibrate_halves
 from mixmo.metrics.checks import check_labels, check_logits
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
@@ -83,13 +84,20 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
 def score(logits_NK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Scores:
     """Every score of one predictor."""
     calibrated = calibrate_halves(logits_NK, labels_N, seed, halves)
-    values = {name: float(METRICS[name](logits_NK, labels_N)) for name in METRICS}
+    values = {name: _number(name, METRICS[name](logits_NK, labels_N)) for name in METRICS}
     return Scores(
         **_fields(values, Scores._fields),
         nllc=calibrated.score(nll, labels_N).item(),
         ecec=calibrated.score(ece, labels_N).item(),
         temperatures=calibrated.temperatures,
     )
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"the metric '{name}' gives no number ({first_line(error)}); let it give one") from error
 
 
 def _fields(values: dict[str, float], known: Collection[str]) -> dict[str, Any]:
