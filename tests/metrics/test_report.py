@@ -72,6 +72,16 @@ def test_a_metric_that_gives_no_number(draw, monkeypatch, value):
         evaluate(*draw(2, 50, 4))
 
 
+@pytest.mark.parametrize("value", [torch.zeros(2), torch.zeros(2, 3), 0.5])
+def test_a_measure_that_gives_no_matrix(draw, monkeypatch, value):
+    monkeypatch.setattr(DIVERSITY, "_things", dict(DIVERSITY._things))
+    DIVERSITY.add("both_right")(lambda logits_PNK, labels_N: torch.full((2, 2), 7))  # whole numbers will do
+    assert evaluate(*draw(2, 50, 4)).diversity.own == {"both_right": 7.0}
+    DIVERSITY.add("odd")(lambda logits_PNK, labels_N: value)
+    with pytest.raises(UserError, match=r"the diversity measure 'odd' gives a .*; let it give a tensor \(M, M\)"):
+        evaluate(*draw(2, 50, 4))
+
+
 def test_one_member_is_its_own_ensemble_without_diversity(draw):
     report = evaluate(*draw(1, 60, 5))
     assert report.members == (report.ensemble,)
