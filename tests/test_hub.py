@@ -7,9 +7,11 @@ import math
 import pickle
 import re
 import shutil
+import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import huggingface_hub
@@ -444,7 +446,7 @@ def test_refusals(saved: Path, tmp_path: Path):
         mixmo.save_pretrained(net, tmp_path / "a", calibration=fitted())
     with pytest.raises(UserError, match=r"a Linear has no members; give it to mixmo.wrap first"):
         mixmo.save_pretrained(nn.Linear(2, 2), tmp_path / "a")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"a cannot be written \(.*\); name another place"):
+    with pytest.raises(UserError, match=r"a cannot be written \(.*\); make room, or name another place"):
         mixmo.save_pretrained(net, saved / "config.json" / "a")
     net.core.stages[0] = nn.Identity()
     with pytest.raises(UserError, match=r"is none that mixmo.create makes"):
@@ -587,10 +589,14 @@ def test_a_full_disk_leaves_nothing(saved: Path, tmp_path: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(UserError, match=r"/a cannot be written \(No space left on device\); name another place$"):
+    with pytest.raises(
+        UserError, match=r"/a cannot be written \(No space left on device\); make room, or name another place$"
+    ):
         mixmo.save_pretrained(net, tmp_path / "a")
     monkeypatch.setattr("zipfile.ZipFile.writestr", lambda *_: full(None, Path(tmp_path / "half")))
-    with pytest.raises(UserError, match=r"a.pt2 cannot be written \(No space left on device\); name another place$"):
+    with pytest.raises(
+        UserError, match=r"a.pt2 cannot be written \(No space left on device\); make room, or name another place$"
+    ):
         mixmo.export(net, tmp_path / "a.pt2", size=(3, 32, 32))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "saved"]
 
@@ -616,3 +622,18 @@ def test_a_timm_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_saved_network_has_no_best_epoch():
     with pytest.raises(UserError, match="is no run directory and has no best epoch"):
         mixmo.load("cifar100/cut-mixmo-wrn28-4", which="best")
+
+
+def test_what_a_killed_process_left_goes_and_a_living_one_is_left_alone(tmp_path: Path):
+    net, target = mixmo.create("wrn10_1", classes=3), tmp_path / "a"
+    code = "import os, sys; from pathlib import Path; from mixmo.files import drafts\n"
+    code += "with drafts(Path(sys.argv[1])) as d: (d / 'half').touch(); print('there', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code, target], stdin=PIPE, stdout=PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "there\n"
+        with pytest.raises(UserError, match="a is being written by another process; wait for it"):
+            mixmo.save_pretrained(net, target)
+        other.kill()
+    assert (tmp_path / ".a.draft" / "half").exists()
+    mixmo.save_pretrained(net, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -40,7 +40,7 @@ def check_number(name: str, value: object) -> None:
 
 def check_path(name: str, value: str | os.PathLike[str]) -> Path:
     """The path, or a sentence where there is none."""
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, str | os.PathLike) or value == "":
         raise UserError(f"{name} = {value!r}; give a path")
     return Path(value)
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -77,6 +78,32 @@ def locked(path: Path, busy: str) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 path.unlink()
+
+
+@contextmanager
+def drafts(path: Path) -> Iterator[Path]:
+    """A folder beside `path` for what is not finished; what the file system refuses is said in a sentence.
+
+    One process at a time has it, so what is found there is of one that was killed, and goes.
+    """
+    folder, lock = (path.parent / f".{path.name}.{kind}" for kind in ("draft", "lock"))
+    busy = f"{path} is being written by another process; wait for it, or name another place"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(lock, busy):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    except (OSError, UserError) as error:
+        refused = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(refused, OSError) or isinstance(refused, BlockingIOError):
+            raise
+        raise UserError(
+            f"{path} cannot be written ({refused.strerror or refused}); make room, or name another place"
+        ) from error
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, shard_mb: float | None = None) -> None:

@@ -18,6 +18,7 @@ UNMASKED = {
     "concat": "Aggregated Learning: the encodings concatenated along the channels; no mask.",
 }
 LATE = 1.5  # of a training that goes on for longer than was said; beyond, somebody counts steps or epochs
+SMALLEST_R = 0.1  # far below, all kappa^(1/r) of a sample underflow, and the weights are 0 / 0
 ASSOCIATIONS = ("own", "random", "predominant", "interpolated")
 
 
@@ -67,8 +68,8 @@ class Mixer:
             raise UserError(
                 f"alpha = {self.alpha}; the Dirichlet distribution of the ratios needs alpha > 0, and finite"
             )
-        if not self.r > 0:
-            raise UserError(f"r = {self.r}; the root of the loss weights must be positive (.inf for no weighting)")
+        if not self.r >= SMALLEST_R:
+            raise UserError(f"r = {self.r}; the root of the loss weights must be {SMALLEST_R} or more (.inf: none)")
         if self.association not in ASSOCIATIONS:
             raise unknown("association", self.association, ASSOCIATIONS)
 

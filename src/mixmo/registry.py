@@ -1,9 +1,9 @@
 """Things found by name: a mask, a data set, a backbone is one function, registered where it is written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Generic, TypeVar
 
-from mixmo.errors import unknown
+from mixmo.errors import UserError, unknown
 
 T = TypeVar("T")
 
@@ -18,15 +18,16 @@ class Registry(Generic[T]):
     (4, ['square'])
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, taken: Collection[str] = ()) -> None:
+        self.kind, self.taken = kind, taken  # names that mean something else where the things are told apart
         self._things: dict[str, T] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
         """Decorator: register the thing below under `name`."""
 
         def put(thing: T) -> T:
-            assert name not in self._things, f"{self.kind} '{name}' is registered twice"
+            if name in self._things or name in self.taken:
+                raise UserError(f"there is a {self.kind} '{name}' already; give yours another name")
             self._things[name] = thing
             return thing
 

@@ -11,9 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
+from mixmo import UserError
 from mixmo.cli import main
+from mixmo.engine import train
 from mixmo.engine.progress import Lasting
 from mixmo.engine.signals import stop_signals
+from mixmo.recipes import named
 from mixmo.runs import Run
 
 REFUSED = {
@@ -33,6 +36,9 @@ REFUSED = {
     "train digits/cut-mixmo --out huge --members 10000": "members = 10000; take at most 1000",
     "train digits/cut-mixmo --out huge --networks 100000": "networks = 100000; take at most 1000",
     "train digits/cut-mixmo --out tiny --validation 1": "validation = 1; hold out 2 or more",
+    "train digits/cut-mixmo --out long --minutes 1e300": "minutes = 1e+300; take at most 527040, a year",
+    "train digits/cut-mixmo --out steep --r 0.001": "r = 0.001; the root of the loss weights must be 0.1 or more",
+    "train digits/cut-mixmo --out=": "--out= is empty; give a value",
     "train digits/cut-mixmo --out huge --batch_size 1000000000": "take a smaller batch_size",
     "bench digits/cut-mixmo --batch_size 1000000000": "take a smaller batch_size",
     "reproduce --list --gpus-per-run -1": "--gpus-per-run -1.0; it cannot be negative",
@@ -56,6 +62,23 @@ def test_refused_in_one_sentence(
 def test_nothing_given_for_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "digits/cut-mixmo", "--width", ""]) == 2
     assert "width: expected int, got nothing" in capsys.readouterr().err
+
+
+def test_an_empty_path_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits/cut-mixmo", "--epochs", "1", "--out", ""]) == 2
+    assert "'' is empty; give a value" in capsys.readouterr().err
+    with pytest.raises(UserError, match="out = ''; give a path"):
+        train(named("digits/cut-mixmo"), "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_says_what_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, needed in (("bench", False), ("show", True)):
+        assert main([command, "--help"]) == 0
+        assert ("(required)" in capsys.readouterr().out) == needed
 
 
 @pytest.mark.parametrize(

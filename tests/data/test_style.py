@@ -105,7 +105,7 @@ def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble
     assert list(tmp_path.iterdir()) == []
     if isinstance(trouble, OSError):
         assert str(caught.value) == (
-            f"{tmp_path} cannot be written (No space left on device); make room, or give another folder"
+            f"{tmp_path}/cifar100-c-style cannot be written (No space left on device); make room, or name another place"
         )
 
 

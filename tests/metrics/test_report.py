@@ -56,6 +56,32 @@ def test_scores_of_ones_own_are_beside_ours(draw, monkeypatch):
     assert plain["diversity"] == before.to_dict()["diversity"] | {"gap": gap}
 
 
+@pytest.mark.parametrize("name", ["nll", "nllc", "ecec", "temperatures", "own"])
+def test_names_that_ours_have(name):
+    with pytest.raises(UserError, match=f"there is a metric '{name}' already; give yours another name"):
+        METRICS.add(name)(nll)
+    with pytest.raises(UserError, match="there is a diversity measure 'own' already"):
+        DIVERSITY.add("own")(nll)
+
+
+@pytest.mark.parametrize("value", [torch.zeros(3), None, "0,5"])
+def test_a_metric_that_gives_no_number(draw, monkeypatch, value):
+    monkeypatch.setattr(METRICS, "_things", dict(METRICS._things))
+    METRICS.add("odd")(lambda logits_NK, labels_N: value)
+    with pytest.raises(UserError, match="the metric 'odd' gives no number"):
+        evaluate(*draw(2, 50, 4))
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), torch.zeros(2, 3), 0.5])
+def test_a_measure_that_gives_no_matrix(draw, monkeypatch, value):
+    monkeypatch.setattr(DIVERSITY, "_things", dict(DIVERSITY._things))
+    DIVERSITY.add("both_right")(lambda logits_PNK, labels_N: torch.full((2, 2), 7))  # whole numbers will do
+    assert evaluate(*draw(2, 50, 4)).diversity.own == {"both_right": 7.0}
+    DIVERSITY.add("odd")(lambda logits_PNK, labels_N: value)
+    with pytest.raises(UserError, match=r"the diversity measure 'odd' gives a .*; let it give a tensor \(M, M\)"):
+        evaluate(*draw(2, 50, 4))
+
+
 def test_one_member_is_its_own_ensemble_without_diversity(draw):
     report = evaluate(*draw(1, 60, 5))
     assert report.members == (report.ensemble,)

@@ -53,9 +53,10 @@ def either(names: str) -> str:
     return names.replace("'", "").replace(", ", " or ")
 
 
-def add_recipe(into: ArgumentParser, arguments: list[str]) -> None:
+def add_recipe(into: ArgumentParser, arguments: list[str], needed: bool = True) -> None:
     """The positional RECIPE, --config and one option for each of its fields; the named recipe gives the defaults."""
-    into.add_argument("recipe", help="a named recipe such as cifar100/cut-mixmo (`mixmo list recipes`)")
+    nargs = None if needed else "?"
+    into.add_argument("recipe", nargs=nargs, help="a named recipe such as cifar100/cut-mixmo (`mixmo list recipes`)")
     into.add_argument(
         "--config", action="config", help="YAML file with fields to override, such as a run's recipe.yaml"
     )
@@ -109,9 +110,13 @@ def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:
         if option.startswith("--") and option not in options:
             raise unknown("option", option, options)
     try:
-        return into.parse_args(arguments)
+        parsed = into.parse_args(arguments)
     except ArgumentError as error:
         raise UserError(f"{dashed(sentence(str(error)), options)} (see {into.prog} --help)") from error
+    # As of a shell variable that is not set: a path of it would be the current folder.
+    if empty := [word for word in arguments if not word or word in {f"{option}=" for option in options}]:
+        raise UserError(f"{empty[0] or repr('')} is empty; give a value, or leave it out (see {into.prog} --help)")
+    return parsed
 
 
 def dashed(message: str, options: Collection[str]) -> str:

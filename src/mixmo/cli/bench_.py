@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> None:
         "cifar100/cut-mixmo in bf16 on a GPU, digits/cut-mixmo on a CPU.",
     )
     arguments = with_recipe(arguments)
-    add_recipe(into, arguments)
+    add_recipe(into, arguments, needed=False)
     into.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ...; auto takes a GPU where there is one")
     into.add_argument("--compile", type=bool | None, default=None, help="compile the step; by default on a GPU only")
     into.add_argument("--seconds", type=float, default=1.0, help="length of a repeat")

@@ -3,13 +3,13 @@
 import gzip
 import stat
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from mixmo.errors import UserError
+from mixmo.files import drafts
 
 DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
@@ -19,10 +19,10 @@ def unpack(archive: Path, folder: Path, members: int, size: int) -> None:
 
     At most `members` members and `size` bytes are unpacked, whatever the archive says of itself.
     """
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True) as fresh:
-        inner = Path(fresh) / folder.name
+    with drafts(folder) as fresh:
+        inner = fresh / folder.name
         try:
-            _unpack_all(archive, Path(fresh), members, size)
+            _unpack_all(archive, fresh, members, size)
         except DAMAGED as error:
             raise UserError(f"{archive} is damaged ({error}); delete it and fetch it again") from None
         if not inner.is_dir():

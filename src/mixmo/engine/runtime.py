@@ -9,6 +9,8 @@ import torch
 from mixmo.engine.distributed import Processes, World, world
 from mixmo.errors import UserError, first_line
 
+YEAR = 366 * 24 * 60  # in minutes
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -53,6 +55,8 @@ class Runtime:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UserError(f"{name} = {value}; it must be positive and finite")
+        if (self.minutes or 0) > YEAR:
+            raise UserError(f"minutes = {self.minutes}; take at most {YEAR}, a year: the schedule would never end")
         if not self.save_seconds >= 0:
             raise UserError(f"save_seconds = {self.save_seconds}; it cannot be negative")
 

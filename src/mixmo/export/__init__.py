@@ -1,9 +1,7 @@
 """One file to deploy: `mixmo.export(net, "model.onnx")` or `"model.pt2"`, folded, checked against PyTorch."""
 
 import math
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from mixmo.export.metadata import Metadata, check_statistics
 from mixmo.export.shape import Size, image_size
 from mixmo.export.verify import accuracy, compare, examples, run
 from mixmo.export.write import prepared, write
+from mixmo.files import drafts
 from mixmo.models.network import Ensemble
 from mixmo.placement import on_cpu
 from mixmo.wrapping.given import ensemble
@@ -119,7 +118,7 @@ def export(
     left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
     metadata = Metadata(tuple(classes or ()), size, *left, normalise, temperature, members, why is None, precision)
     with drafts(path) as folder:
-        draft = Path(folder) / path.name
+        draft = folder / path.name
         session = write(graph, metadata, draft, calibration)
         difference = compare(reference, session, images_NCHW)
         if precision == "fp32" and not difference <= TOLERANCE:
@@ -131,16 +130,6 @@ def export(
         length = draft.stat().st_size
         draft.replace(path)
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
-
-
-@contextmanager
-def drafts(path: Path) -> Iterator[str]:
-    """A folder beside `path` for what is not finished; what the file system refuses is said in a sentence."""
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            yield folder
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror or error}); name another place") from error
 
 
 def checked_temperature(given: float | None) -> float:

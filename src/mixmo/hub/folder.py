@@ -5,8 +5,6 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from mixmo import seal
 from mixmo.about import About
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path, first_line
-from mixmo.files import halve, save_tensors
+from mixmo.files import drafts, halve, save_tensors
 from mixmo.hub.architecture import build, channels, classes, describe
 from mixmo.hub.backbones import library
 from mixmo.hub.card import card
@@ -74,7 +72,7 @@ def save_pretrained(
     if not answers.isfinite().all():
         raise UserError("the network answers NaN or infinite values; see whether its training diverged")
     with drafts(folder) as temporary:
-        draft = Path(temporary) / "draft"
+        draft = temporary / "draft"
         draft.mkdir()
         tensors = net.state_dict()
         save_tensors(apart(halve(tensors) if half else tensors), draft / WEIGHTS)
@@ -96,20 +94,6 @@ def save_pretrained(
             folder.rmdir()
         shutil.move(draft, folder)
     return folder
-
-
-@contextmanager
-def drafts(folder: Path) -> Iterator[str]:
-    """A folder beside `folder` for what is not finished; what the file system refuses is said in a sentence."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-            yield temporary
-    except (OSError, UserError) as error:
-        refused = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(refused, OSError):
-            raise
-        raise UserError(f"{folder} cannot be written ({refused.strerror or refused}); name another place") from error
 
 
 @on_cpu

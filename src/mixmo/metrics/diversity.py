@@ -16,7 +16,7 @@ from mixmo.registry import Registry
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (logits (P, N, K), labels (N,)) -> (P, P) float64
 
-DIVERSITY: Registry[Measure] = Registry("diversity measure")
+DIVERSITY: Registry[Measure] = Registry("diversity measure", taken=("own",))
 
 
 def pair_mean(matrix_PP: Tensor) -> Tensor:

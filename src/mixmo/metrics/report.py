@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from mixmo.errors import UserError, first_line
 from mixmo.metrics.calibration import Halves, calibrate_halves
 from mixmo.metrics.checks import check_labels, check_logits
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
@@ -71,7 +72,7 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
     labels_N = check_labels(labels_N, logits_MNK)
     diversity = None
     if len(logits_MNK) > 1:
-        means = {name: pair_mean(DIVERSITY[name](logits_MNK, labels_N)).item() for name in DIVERSITY}
+        means = {name: _mean(name, DIVERSITY[name](logits_MNK, labels_N), len(logits_MNK)) for name in DIVERSITY}
         diversity = Diversity(**_fields(means, Diversity._fields))
     return Report(
         ensemble=score(logits_MNK.mean(0), labels_N, seed, halves),
@@ -83,13 +84,29 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
 def score(logits_NK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Scores:
     """Every score of one predictor."""
     calibrated = calibrate_halves(logits_NK, labels_N, seed, halves)
-    values = {name: float(METRICS[name](logits_NK, labels_N)) for name in METRICS}
+    values = {name: _number(name, METRICS[name](logits_NK, labels_N)) for name in METRICS}
     return Scores(
         **_fields(values, Scores._fields),
         nllc=calibrated.score(nll, labels_N).item(),
         ecec=calibrated.score(ece, labels_N).item(),
         temperatures=calibrated.temperatures,
     )
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"the metric '{name}' gives no number ({first_line(error)}); let it give one") from error
+
+
+def _mean(name: str, matrix_MM: Any, members: int) -> float:
+    if not isinstance(matrix_MM, Tensor) or matrix_MM.shape != (members, members):
+        shape = tuple(getattr(matrix_MM, "shape", ()))
+        raise UserError(
+            f"the diversity measure '{name}' gives a {type(matrix_MM).__name__} {shape}; let it give a tensor (M, M)"
+        )
+    return pair_mean(matrix_MM.double()).item()
 
 
 def _fields(values: dict[str, float], known: Collection[str]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from mixmo.data.corrupted import COMMON, EXTRA, LEVELS
 from mixmo.data.corruptions import SEVERITIES, corrupt
 from mixmo.data.progress import track
 from mixmo.errors import UserError, unknown
+from mixmo.files import drafts
 from mixmo.random import seed_of
 
 STYLES = {"cifar10": "cifar10-c-style", "cifar100": "cifar100-c-style"}
@@ -57,21 +57,15 @@ def write_style(
     if seed < 0:
         raise UserError(f"seed = {seed}; it cannot be negative")
     test = data.load(name, root, train=False).test
-    try:
-        to.mkdir(parents=True, exist_ok=True)
+    with drafts(folder) as temporary:
         _room(to, folder, (len(COMMON) + len(EXTRA)) * len(chosen) * test.resident.numel())
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=to, ignore_cleanup_errors=True) as temporary:
-            fresh = Path(temporary) / folder.name
-            fresh.mkdir()
-            _write(fresh, test.resident.to(device), chosen, seed)
-            np.save(fresh / "labels.npy", np.tile(test.labels.numpy().astype(np.uint8), len(chosen)))
-            (fresh / LEVELS).write_text(" ".join(str(severity) for severity in chosen) + "\n")
-            (fresh / "README.txt").write_text(_readme(name, len(test.images), chosen, seed, torch.device(device)))
-            os.rename(fresh, folder)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or to} cannot be written ({error.strerror or error}); make room, or give another folder"
-        ) from None
+        fresh = temporary / folder.name
+        fresh.mkdir()
+        _write(fresh, test.resident.to(device), chosen, seed)
+        np.save(fresh / "labels.npy", np.tile(test.labels.numpy().astype(np.uint8), len(chosen)))
+        (fresh / LEVELS).write_text(" ".join(str(severity) for severity in chosen) + "\n")
+        (fresh / "README.txt").write_text(_readme(name, len(test.images), chosen, seed, torch.device(device)))
+        os.rename(fresh, folder)
     return folder
 
 
