@@ -94,7 +94,7 @@ def test_logits_worse_than_chance_give_the_highest_temperature():
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, -1e5])
 def test_constant_logits_stay_as_they_are(constant):
-    assert fit_temperature(torch.full((10, 7), constant), torch.arange(10) % 7) == 1.0
+    assert fit_temperature(torch.full((10, 6), constant), torch.arange(10) % 6) == 1.0
 
 
 @pytest.mark.parametrize("samples", [2, 7, 100])
