@@ -76,6 +76,15 @@ def test_what_follows_from_the_logits():
         assert prediction.energy[n].item() == pytest.approx(-math.log(sum(map(math.exp, mean.tolist()))), abs=1e-5)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_one_member_that_answers_nothing_to_one_image(value):
+    logits = torch.zeros(2, 3, 4)
+    logits[1, 2, 0] = value
+    with pytest.raises(UserError, match="answers NaN or infinite values to 1 of 3 images"):
+        mixmo.Prediction(logits)
+    assert mixmo.Prediction(logits[:, :2]).entropy.dtype == torch.float32
+
+
 def test_several_networks_are_one_ensemble():
     nets, images = [network(2, 0), network(3, 1)], pixels()
     together = mixmo.predict(nets, images)

@@ -74,6 +74,12 @@ def test_resized_crop_of_everything_is_the_image() -> None:
     assert torch.equal(resized_crop(images, torch.arange(4), u, 16, 0.08), images)
 
 
+def test_a_resized_crop_is_at_least_a_pixel() -> None:
+    images = torch.arange(4, dtype=torch.uint8).view(1, 2, 2, 1)
+    u = torch.tensor([[0.0, 0.5, 0.9, 0.9, 0.9]])
+    assert (resized_crop(images, torch.tensor([0]), u, 3, 0.01) == 3).all(), "the last row and column"
+
+
 def test_areas_and_ratios_of_resized_crops() -> None:
     """A picture of its own coordinates tells where each crop lies: shares and ratios are as drawn, all is visited."""
     n, side = 4000, 128
@@ -156,6 +162,7 @@ def test_fit_repeats_greys() -> None:
 
 def test_fit_weights_colours_as_pil_does() -> None:
     images = torch.randint(0, 256, (2, 9, 11, 3), generator=torch.Generator().manual_seed(0)).byte()
+    assert fit(images, 1, 9, 11).dtype == torch.uint8
     for ours, image in zip(fit(images, 1, 9, 11), images, strict=True):
         theirs = np.asarray(Image.fromarray(image.numpy()).convert("L")).astype(int)
         assert np.abs(ours[..., 0].numpy().astype(int) - theirs).max() <= 1

@@ -100,6 +100,15 @@ def test_equals_loop(name: str, keep_main: bool) -> None:
     assert (swapped > 0) == (keep_main and name != "cutout")
 
 
+def test_the_smallest_patch_is_a_pixel() -> None:
+    """A tenth of 8 pixels is less than one."""
+    mixed = AUGMENTATIONS["resizemix"](
+        torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 8, 8), torch.ones(1), torch.zeros(1, 4), torch.ones(1, 1, 1), prob=1.0
+    )
+    assert mixed.lam.item() == 63 / 64
+    assert mixed.images.sum() == mixed.images[0, :, 0, 0].sum() == 3
+
+
 @pytest.mark.parametrize("name", list(AUGMENTATIONS))
 def test_contract(name: str) -> None:
     images, partner, lam, u, visible = drawn(name)

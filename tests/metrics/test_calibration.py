@@ -52,10 +52,26 @@ def test_equals_the_closed_form_of_two_classes(wrong):
     assert fit_temperature(logits, labels) == pytest.approx(3.0 / math.log((1000 - wrong) / wrong), rel=1e-9)
 
 
-def test_starts_where_newton_alone_diverges():
-    # At T = 1 these margins saturate: the curvature is about exp(-60) while the slope is not small.
-    logits, labels = two_class([60.0] * 100, [0] * 3 + [1] * 97)
-    assert fit_temperature(logits, labels) == pytest.approx(60.0 / math.log(97 / 3), rel=1e-9)
+@pytest.mark.parametrize(("margin", "wrong", "samples"), [(60.0, 3, 100), (800.0, 1, 4000)])
+def test_starts_where_newton_alone_diverges(margin, wrong, samples):
+    # At T = 1 these margins saturate: the curvature is about exp(-60), or exactly 0, while the slope is not small.
+    logits, labels = two_class([margin] * samples, [0] * wrong + [1] * (samples - wrong))
+    assert fit_temperature(logits, labels) == pytest.approx(margin / math.log((samples - wrong) / wrong), rel=1e-9)
+
+
+def test_few_passes_over_the_logits(draw, monkeypatch):
+    """Newton's steps double the digits; halving the bracket alone would take more than forty."""
+    (logits,), labels = draw(1, 500, 20)
+    passes, softmax = [], torch.Tensor.softmax
+    monkeypatch.setattr(torch.Tensor, "softmax", lambda *args: passes.append(1) or softmax(*args))
+    fit_temperature(logits, labels)
+    assert 0 < len(passes) < 15
+
+
+def test_of_logits_in_half_precision(draw):
+    (logits,), labels = draw(1, 200, 10)
+    stored = logits.to(torch.bfloat16)
+    assert fit_temperature(stored, labels) == fit_temperature(stored.double(), labels)
 
 
 def test_ends_where_the_curvature_underflows():
@@ -73,12 +89,12 @@ def test_separable_data_leave_the_temperature_alone(scale):
 
 def test_logits_worse_than_chance_give_the_highest_temperature():
     logits, labels = two_class([1.0, 2.0, 3.0], [0, 0, 0])
-    assert fit_temperature(logits, labels) == T_MAX
+    assert fit_temperature(logits, labels) == T_MAX == 100
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, -1e5])
 def test_constant_logits_stay_as_they_are(constant):
-    assert fit_temperature(torch.full((10, 4), constant), torch.arange(10) % 4) == 1.0
+    assert fit_temperature(torch.full((10, 6), constant), torch.arange(10) % 6) == 1.0
 
 
 @pytest.mark.parametrize("samples", [2, 7, 100])
@@ -142,6 +158,7 @@ def test_halves_must_be_a_partition(halves, draw):
 def test_one_sample_cannot_be_calibrated():
     with pytest.raises(UserError, match="at least two"):
         calibrate_halves(torch.zeros(1, 3), torch.tensor([0]))
+    assert calibrate_halves(torch.zeros(2, 3), torch.tensor([0, 1])).temperatures == (1.0, 1.0)
 
 
 def test_scoring_checks_that_the_labels_are_those_of_the_samples(draw):

@@ -109,6 +109,8 @@ def test_lac_has_the_smallest_sets_and_randomness_makes_them_smaller():
 def test_raps_without_penalty_is_aps(draw):
     (logits, _), _ = draw(2, 30, 6)
     assert torch.equal(scores(logits, "raps"), scores(logits, "aps"))
+    labels = logits.argmin(1)
+    assert fit_conformal(logits, labels, method="raps").quantile == fit_conformal(logits, labels, method="aps").quantile
 
 
 def test_tuned_raps_has_smaller_sets_than_aps():
@@ -119,7 +121,11 @@ def test_tuned_raps_has_smaller_sets_than_aps():
     lam, k_reg = tune(logits[:1000], labels[:1000], 0.9)
     rank = (logits[:1000] > logits[:1000].gather(1, labels[:1000, None])).sum(1) + 1
     assert k_reg == sorted(rank.tolist())[math.ceil(1001 * 0.9) - 1]
-    assert lam in LAMBDAS
+    sets = {
+        lam: fit_conformal(logits[:1000], labels[:1000], 0.9, "raps", lam=lam, k_reg=k_reg).sets(logits[:1000]).sum()
+        for lam in LAMBDAS
+    }
+    assert sets[lam] == min(sets.values()) < max(sets.values())
     sizes = {
         method: fit_conformal(logits[1000:], labels[1000:], 0.9, method, lam=lam, k_reg=k_reg).sets(logits).sum(1)
         for method in ("aps", "raps")

@@ -136,7 +136,7 @@ def test_wrong_shapes_of_logits_are_refused(axes, function, data):
         (lambda labels: labels[:, None], "labels_N has shape"),
         (lambda labels: labels.double(), "labels_N is of type torch.float64"),
         (lambda labels: labels.bool(), "labels_N is of type torch.bool"),
-        (lambda labels: labels + 1, f"labels_N holds {K}, but the logits have {K} classes"),
+        (lambda labels: labels + (labels == K - 1), f"labels_N holds {K}, but the logits have {K} classes"),
         (lambda labels: labels - 1, "labels_N holds -1"),
         (lambda labels: labels.to("meta"), "labels_N is on meta"),
     ],

@@ -57,6 +57,7 @@ def test_equal_members_share_no_information(draw):
     information = mi(logits.expand(3, -1, -1))
     assert (information >= 0).all()
     assert (information < 1e-14).all()
+    assert (mi(logits) == 0).all()  # of one member exactly: what rounding left would be ranked
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5, 1000])

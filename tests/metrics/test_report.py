@@ -45,6 +45,7 @@ def test_scores_of_ones_own_are_beside_ours(draw, monkeypatch):
         monkeypatch.setattr(registry, "_things", dict(registry._things))
     logits, labels = draw(2, 50, 4)
     before = evaluate(logits, labels)
+    assert before == evaluate(logits, labels, seed=0) != evaluate(logits, labels, seed=1)
     METRICS.add("worst")(lambda logits_NK, labels_N: nll(logits_NK[:1], labels_N[:1]))
     METRICS.add("images")(lambda logits_NK, labels_N: len(labels_N))
     DIVERSITY.add("gap")(lambda logits_PNK, labels_N: (logits_PNK[:, None] - logits_PNK).abs().amax((2, 3)))
@@ -52,6 +53,7 @@ def test_scores_of_ones_own_are_beside_ours(draw, monkeypatch):
     first = [nll(logits_NK[:1], labels[:1]).item() for logits_NK in (logits.mean(0), *logits)]
     assert [scores.own["worst"] for scores in (report.ensemble, *report.members)] == first
     plain, gap = report.to_dict(), (logits[0] - logits[1]).abs().max().item()
+    assert before.ensemble.own == before.diversity.own == {}
     assert plain["ensemble"] == before.to_dict()["ensemble"] | {"worst": first[0], "images": 50}
     assert plain["diversity"] == before.to_dict()["diversity"] | {"gap": gap}
 

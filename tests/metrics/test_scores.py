@@ -9,7 +9,7 @@ import torchmetrics.functional.classification as tm
 
 from mixmo.metrics.scores import METRICS, auc, brier, ece, nll, tace, top1, top5
 
-SHAPES = [(1, 2), (20, 2), (40, 3), (200, 5), (61, 40)]  # tace: bins of 0, 1, 2, 13 samples, and of 0 to 4
+SHAPES = [(1, 2), (10, 3), (20, 2), (40, 3), (200, 5), (61, 40)]  # tace: bins of 0, 0, 1, 2, 13 samples, and 0 to 4
 
 
 def softmax(row):

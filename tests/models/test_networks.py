@@ -32,6 +32,16 @@ def test_parameter_counts_of_the_reference(reference: dict[str, np.ndarray]) -> 
             assert parameters(create(f"{family}{depth}_{width}", classes, members)) == count
 
 
+def test_resnet18_is_that_of_torchvision() -> None:
+    """The same weights, in the same order, give the same answers."""
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    theirs, ours = torchvision.models.resnet18(num_classes=7).eval(), create("resnet18_1", 7, members=1).eval()
+    ours.load_state_dict(dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=1e-4)
+
+
 def test_multiply_adds_of_the_paper() -> None:
     with torch.device("meta"):
         one, two = (multiply_adds(create("wrn28_10", 100, members), (3, 32, 32)) for members in (1, 2))
@@ -154,6 +164,6 @@ def test_a_step_needs_at_least_what_is_said(name: str):
         answers = net(torch.randn(4, 3, 32, 32))
     assert answers.requires_grad
     needed = sum(kept.values()) + 2 * 4 * parameters(net)  # the weights are kept already
-    with torch.device("meta"):
-        bound = training_bytes(create(name, classes=10), (3, 32, 32), batch=4)
+    bound, half = (training_bytes(net, (3, 32, 32), 4, precision) for precision in ("fp32", "bf16"))
     assert bound <= needed < 5 * bound
+    assert bound - half == half - 12 * parameters(net) > 0

@@ -16,7 +16,7 @@ from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import scores
 from mixmo.reproduce.execute import run_here
-from mixmo.reproduce.plan import Plan, expand, missing, needed, trained
+from mixmo.reproduce.plan import Plan, derived_name, expand, missing, needed, trained
 from mixmo.reproduce.report import printed
 from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.settings import check_settings, read_settings, settings_for
@@ -254,3 +254,16 @@ def test_seeds_come_after_each_other(tmp_path: Path) -> None:
     store = Store(tmp_path)
     runs = missing(needed([expand(paper.load("main-table"))], store), store)
     assert [recipe.seed for recipe in runs] == sorted(recipe.seed for recipe in runs)
+
+
+def test_what_was_derived_of_ensembles_needs_no_runs(tmp_path: Path) -> None:
+    """The scores of a single run are its own: what lies beside it does not stand in for it."""
+    store, plan = Store(tmp_path), expand(paper.load("best-ensembles"), "smoke")
+    groups = {(cell, group) for cell in plan.cells.values() if cell.planned for group in cell.groups}
+    everything = needed([plan], store)
+    assert missing(everything, store) == list(everything)
+    for cell, group in groups:
+        store.keep(group, derived_name(cell), {})
+    alone = {group[0] for _, group in groups if len(group) == 1}
+    assert 0 < len(alone) < len(everything)
+    assert set(missing(needed([plan], store), store)) == alone

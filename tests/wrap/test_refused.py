@@ -194,9 +194,9 @@ def test_two_tasks() -> None:
             super().__init__()
             self.conv, self.animal, self.colour = nn.Conv2d(3, 8, 3), nn.Linear(8, 5), nn.Linear(8, 7)
 
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
             features = self.conv(x).relu().mean((2, 3))
-            return self.animal(features), self.colour(features)
+            return self.animal(features), self.colour(features), features.norm()
 
     refused(Tasks(), "several answers in training, by animal, colour; name the head")
     assert mixmo.wrap(Tasks(), head="animal").classes == 5

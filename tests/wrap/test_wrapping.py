@@ -100,7 +100,7 @@ class Standardised(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        return self._conv_forward(x, weight / weight.std((1, 2, 3), keepdim=True), self.bias)
+        return self._conv_forward(x, weight * (weight.var((1, 2, 3), keepdim=True) + 1e-6).rsqrt(), self.bias)
 
 
 def standardised() -> nn.Module:

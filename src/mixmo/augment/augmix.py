@@ -49,8 +49,8 @@ def augmix(images_NHWC: Tensor, u_NP: Tensor) -> Tensor:
     exponential_NB = -torch.log1p(-u_NBX[:, :, 0].clamp(1e-7, 1 - 1e-7))
     weight_NB = exponential_NB / exponential_NB.sum(dim=1, keepdim=True)
 
-    length_NB1 = 1 + (DEPTH * u_NBX[:, :, 1:2]).long().clamp(max=DEPTH - 1)
-    operation_NBT = (len(OPERATIONS) * u_NBX[:, :, 2 : 2 + DEPTH]).long().clamp(max=len(OPERATIONS) - 1)
+    length_NB1 = 1 + (DEPTH * u_NBX[:, :, 1:2]).long()
+    operation_NBT = (len(OPERATIONS) * u_NBX[:, :, 2 : 2 + DEPTH]).long()
     used_NBT = torch.arange(DEPTH, device=u_NP.device) < length_NB1
     operation_NBT = torch.where(used_NBT, operation_NBT, _CODE["identity"])
     sign_NBT = torch.where(u_NBX[:, :, 2 + DEPTH :] < 0.5, 1, -1)

@@ -70,7 +70,7 @@ def resized_crop(
 
 def _offset(u_N: Tensor, room: Tensor | int) -> Tensor:
     """A whole number from 0 to `room`, each as likely: (N, 1)."""
-    return ((room + 1) * u_N).floor().clamp(max=room).long()[:, None]
+    return ((room + 1) * u_N).floor().long()[:, None]
 
 
 def _between(out_NS: Tensor, side_N1: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,7 +101,7 @@ def fit(images_NHWC: Tensor, channels: int, height: int, width: int) -> Tensor:
         x_NCHW = (x_NCHW * luma_C11).sum(1, keepdim=True).round().to(torch.uint8)
     if x_NCHW.shape[2:] != (height, width):
         resized_NCHW = F.interpolate(x_NCHW.float(), (height, width), mode="bilinear", antialias=True)
-        x_NCHW = resized_NCHW.round().clamp(0, 255).to(torch.uint8)
+        x_NCHW = resized_NCHW.round().to(torch.uint8)
     return x_NCHW.expand(-1, channels, -1, -1).permute(0, 2, 3, 1).contiguous()
 
 

@@ -148,6 +148,6 @@ def _same_size(mask_NHW: Tensor, visible_Nhw: Tensor) -> tuple[Tensor, Tensor]:
 def _patch(tau_N: Tensor, u_N: Tensor, length: int) -> Tensor:
     """Where a position looks in the resized image, in grid_sample's units: within [-1, 1] inside of the patch."""
     side_N1 = (length * tau_N).floor().clamp(min=1)[:, None]
-    start_N1 = ((length + 1 - side_N1) * u_N[:, None]).floor().minimum(length - side_N1)
+    start_N1 = ((length + 1 - side_N1) * u_N[:, None]).floor()
     position_L = torch.arange(length, device=u_N.device)
     return 2 * (position_L - start_N1 + 0.5) / side_N1 - 1

@@ -60,7 +60,7 @@ def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:
 
 
 def training_bytes(net: Network, size: tuple[int, int, int], batch: int, precision: str = "fp32") -> int:
-    """What a training step on images (C, H, W) needs at least, for a network on the meta device.
+    """What a training step on images (C, H, W) needs at least.
 
     Weights, gradients and momentum, and the convolutions' outputs, of which the backward pass needs the most.
     """
@@ -70,8 +70,9 @@ def training_bytes(net: Network, size: tuple[int, int, int], batch: int, precisi
         nonlocal outputs
         outputs += out.numel()
 
-    handles = [layer.register_forward_hook(add) for layer in net.modules() if isinstance(layer, nn.Conv2d)]
-    net(torch.empty(2, *size, device="meta"))
-    for handle in handles:
-        handle.remove()
+    twin = copy.deepcopy(net).to("meta")
+    for layer in twin.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(add)
+    twin(torch.empty(2, *size, device="meta"))
     return 3 * 4 * parameters(net) + batch * outputs // 2 * (2 if precision == "bf16" else 4)

@@ -200,8 +200,7 @@ def _stem(layer: nn.Module, call: Call, trial: Trial) -> Stem:
     else:
         raise UserError(f"stem '{call.name}' gives {tuple(output.shape)}, no map of positions; name another by stem=")
     stride = max(1, round((height * width / positions) ** 0.5))
-    direct = call.input.shape == trial.images.shape and torch.equal(call.input, trial.images)
-    return Stem(call.name, layout, stride, call.input.detach(), direct)
+    return Stem(call.name, layout, stride, call.input.detach(), direct=torch.equal(call.input, trial.images))
 
 
 def _no_stem(model: nn.Module, found: Sequence[Stem], seen: Sequence[Call], names: Sequence[str] | None) -> UserError:

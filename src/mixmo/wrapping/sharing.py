@@ -48,7 +48,7 @@ def spread(layers: Sequence[nn.Module], members: int, apart: float = APART) -> l
     with torch.no_grad():
         for name, parameter in layers[0].named_parameters():
             given = torch.stack([layer.get_parameter(name) for layer in layers])
-            deviation = given[[m % len(layers) for m in range(members)]] - given.mean(0)
+            deviation = given[[m % len(layers) for m in range(members)]]
             deviation -= deviation.mean(0)
             shares = (given.sum(0) / members).expand_as(deviation)
             if parameter.dim() > 1:  # a bias has no part in telling the members apart
@@ -97,8 +97,6 @@ def perturbed(layer: nn.Module, members: int, apart: float) -> list[nn.Module]:
     Deviations that cancel among the weights cancel only to first order in the outputs, so they are slight.
     """
     result = repeated([layer], members)
-    if members == 1:
-        return result
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if parameter.dim() > 1:
