@@ -126,6 +126,19 @@ def test_settings_change_the_protocol_and_not_what_is_compared() -> None:
     assert cell(mixed, "Mixup BA †")[0][0].batch_size == 640
 
 
+def test_ghosts_of_a_scale_belong_to_its_batch() -> None:
+    def ghosts(scale: str, settings: dict[str, int]) -> set[tuple[int, int]]:
+        plan = expand(paper.load("tiny-imagenet"), scale, settings)
+        return {
+            (recipe.batch_size, recipe.ghost) for c in plan.cells.values() for group in c.groups for recipe in group
+        }
+
+    assert ghosts("hour", {}) == {(256, 128)}
+    assert ghosts("hour", {"batch_size": 64}) == {(64, 0)}
+    assert ghosts("hour", {"batch_size": 64, "ghost": 32}) == {(64, 32)}
+    assert ghosts("hour", {"ghost": 0}) == {(256, 0)}
+
+
 def test_a_setting_that_changes_nothing_is_not_in_the_title_and_is_refused_alone() -> None:
     both = expand(paper.load("summary"), "hour", {"batch_size": 64, "width": 3})
     assert both.settings == {"batch_size": 64}

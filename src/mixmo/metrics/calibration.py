@@ -35,7 +35,7 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
     by Newton's method inside a bracket, which is halved (in log beta) whenever a step leaves it or gains too little.
     Where the logits know no more than chance, 100 is returned. Where every answer is right, the NLL falls without end
     as T does, and a fit on a few samples would ruin all others: T is then not known, and 1; so it is for logits that
-    are constant for every sample.
+    are constant for every sample, or so small that T would lie below 0.01.
 
     >>> logits = torch.tensor([[0.0, 2.0], [0.0, 2.0], [0.0, 2.0], [0.0, 2.0]])  # right three times out of four
     >>> round(fit_temperature(logits, torch.tensor([1, 1, 1, 0])), 6)  # softmax(2 / T) = 3/4: T = 2 / log 3

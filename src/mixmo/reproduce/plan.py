@@ -109,7 +109,8 @@ def resolve(
     # The method after what the whole table has in common: single networks know no batch repetition.
     compared = {**_fields(common), **method.changes, **method.on.get(dataset, {}), **_fields(own)}
     only = {"dataset": protocol["dataset"], "networks": 1}
-    recipe = Recipe(**{**protocol, **reduced.changes, **settings, **compared, **only})
+    whole = {"ghost": 0} if "batch_size" in settings else {}  # a scale's ghosts belong to the scale's batch
+    recipe = Recipe(**{**protocol, **reduced.changes, **whole, **settings, **compared, **only})
     if recipe.width <= reduced.widest or "width" not in compared:  # a width of --set is meant
         return recipe
     return recipe.replace(width=int(reduced.widest)) if reduced.narrow else None
