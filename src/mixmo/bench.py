@@ -23,7 +23,7 @@ from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Graph, Step
 from mixmo.errors import UserError
 from mixmo.fold import fold
-from mixmo.models import Network, multiply_adds, stage_shapes
+from mixmo.models import Network, multiply_adds
 from mixmo.predict import predict_split
 from mixmo.random import Stream
 from mixmo.recipes import METHODS, Recipe
@@ -178,8 +178,7 @@ class Bed:
         check_fit(recipe, dataset)
         check_memory(recipe, dataset, device)
         self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        shapes = stage_shapes(self.net, recipe.seen(image_size(dataset))) if recipe.hidden != "none" else ()
-        self.batches = Batches(recipe, dataset, dataset.train, shapes)
+        self.batches = Batches(recipe, dataset, dataset.train)
         self.step = Step(
             self.net,
             sgd(self.net, recipe, fused=True),

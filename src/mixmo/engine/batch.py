@@ -4,7 +4,6 @@
 so that it can be compiled and captured together with the network.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,10 +13,12 @@ from mixmo.augment.augmix import augmix
 from mixmo.augment.augmix import uniforms as augmix_uniforms
 from mixmo.augment.basic import crop_flip, normalise, resized_crop
 from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.engine.prepare import image_size
 from mixmo.engine.source import Partners, draw_partners
 from mixmo.gradaug import Subnet, draw_subnets
 from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden, mix_hidden
 from mixmo.mixing import MixDraws
+from mixmo.models import stage_shapes
 from mixmo.pairing import draw_order, pair
 from mixmo.recipes.schema import Recipe
 from mixmo.saliency import SALIENCY, SaliencyDraws
@@ -61,29 +62,21 @@ class Draws(NamedTuple):
 class Batches:
     """The training batches of a recipe over a split."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        dataset: Dataset,
-        split: Split,
-        shapes: Sequence[torch.Size] = (),
-        part: slice = slice(None),
-    ) -> None:
-        """`shapes` (C, h, w) of the features that enter each stage of the core are needed by feature mixing only.
-
-        `part` of the samples of a batch are made here, the others by other processes; draws are for all of them.
-        """
+    def __init__(self, recipe: Recipe, dataset: Dataset, split: Split, part: slice = slice(None)) -> None:
+        """`part` of the samples of a batch are made here, the others by other processes; draws are for all of them."""
         self.part = part
         self.recipe = recipe
         self.dataset = dataset
         self.split = split
-        self.shapes = shapes
         self.mixer = recipe.mixer(recipe.stride)
         self.augmentation = None if recipe.pixel == "none" else AUGMENTATIONS[recipe.pixel]
         self.feature_mixing = None if recipe.hidden == "none" else HIDDEN[recipe.hidden]
         self.saliency = None if recipe.saliency == "none" else SALIENCY[recipe.saliency]
-        height, width, channels = split.images.shape[1:]
-        _, self.height, self.width = recipe.seen((channels, height, width))
+        seen = channels, self.height, self.width = recipe.seen(image_size(dataset))
+        self.shapes: list[torch.Size] = []  # of the features that enter each stage of the core
+        if self.feature_mixing is not None:
+            with torch.device("meta"):
+                self.shapes = stage_shapes(recipe.network(len(dataset.classes), channels), seen)
         self.crop_uniforms = 5 if recipe.crop_scale < 1 else 3
 
     def draw(

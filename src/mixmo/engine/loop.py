@@ -29,7 +29,7 @@ from mixmo.engine.step import Step
 from mixmo.errors import UserError
 from mixmo.files import halve
 from mixmo.metrics.report import Report, evaluate
-from mixmo.models import multiply_adds, parameters, stage_shapes
+from mixmo.models import multiply_adds, parameters
 from mixmo.predict import predict_split
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
@@ -78,8 +78,7 @@ class Trainer:
             weight_decay=recipe.weight_decay,
             fused=True,
         )
-        shapes = stage_shapes(self.net, recipe.seen(image_size(dataset))) if recipe.hidden != "none" else ()
-        self.batches = Batches(recipe, dataset, self.train_split, shapes, self.world.part(recipe.batch_size))
+        self.batches = Batches(recipe, dataset, self.train_split, self.world.part(recipe.batch_size))
         averaged = self.average.net if self.average else None
         self.state = self.checkpoints.load(self.net, self.optimizer, averaged) or State()
         self.best: dict[str, Tensor] | None = self.checkpoints.best(self.state)
