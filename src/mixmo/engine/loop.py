@@ -25,7 +25,7 @@ from mixmo.engine.schedule import Schedule
 from mixmo.engine.signals import Flag, Stopped, stop_signals
 from mixmo.engine.source import each_step, plan
 from mixmo.engine.start import fresh_network
-from mixmo.engine.step import Step
+from mixmo.engine.step import Step, sgd
 from mixmo.errors import UserError
 from mixmo.files import halve
 from mixmo.metrics.report import Report, evaluate
@@ -70,14 +70,7 @@ class Trainer:
             self.net = synchronise(self.net, device)
         self.average = Average(self.net, recipe.average * self.schedule.steps_per_epoch) if recipe.average else None
         self.scored = self.average.net if self.average else self.net
-        self.optimizer = torch.optim.SGD(
-            self.net.parameters(),
-            lr=recipe.rate,
-            momentum=recipe.momentum,
-            nesterov=recipe.momentum > 0,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
+        self.optimizer = sgd(self.net, recipe, recipe.rate)
         self.batches = Batches(recipe, dataset, self.train_split, self.world.part(recipe.batch_size))
         averaged = self.average.net if self.average else None
         self.state = self.checkpoints.load(self.net, self.optimizer, averaged) or State()
