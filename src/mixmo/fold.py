@@ -61,7 +61,7 @@ def _fold_wrapped(net: Wrapped) -> Tensor:
 
 
 def _verify(net: Ensemble, folded: Ensemble, images: Tensor) -> None:
-    with at_rest(net), at_rest(folded), torch.no_grad():
+    with at_rest(net, folded), torch.no_grad():
         expected, got = net.each(images), folded.each(images)
     if not expected.isfinite().all():
         raise UserError("the network answers NaN or infinite values; see whether its training diverged")

@@ -23,8 +23,8 @@ from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import near, shipped, shipped_folder
 from mixmo.models import Ensemble, Network
+from mixmo.modes import evaluating
 from mixmo.placement import on_cpu
-from mixmo.predict import evaluating
 from mixmo.weights import fill, put
 from mixmo.wrapping import Wrapped
 from mixmo.wrapping.given import bare
@@ -230,7 +230,7 @@ def sample(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
         size = net.size if isinstance(net, Wrapped) else (describe(net)[0]["channels"], 32, 32)
     parameter = next(net.parameters())
     images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0), device="cpu").to(parameter)
-    with torch.no_grad(), evaluating([net]):
+    with torch.no_grad(), evaluating(net):
         return images, net.each(images)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mixmo import memory
 from mixmo.errors import UserError
+from mixmo.modes import evaluating
 from mixmo.wrapping.wrapped import logits_of
 
 Size = tuple[int, int, int]  # C, H, W
@@ -37,19 +38,17 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
+def at_rest(*models: nn.Module) -> Iterator[None]:
     """In evaluation mode, parameters without gradients; every flag is put back after."""
-    modes = [(module, module.training) for module in model.modules()]
-    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    model.eval()
-    model.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, flag in wanted:
-            parameter.requires_grad_(flag)
+    wanted = [(parameter, parameter.requires_grad) for model in models for parameter in model.parameters()]
+    with evaluating(*models):
+        try:
+            for parameter, _ in wanted:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter, flag in wanted:
+                parameter.requires_grad_(flag)
 
 
 def try_out(model: nn.Module, size: Size | None) -> Trial:
