@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from mixmo import memory
 from mixmo.errors import UserError
+from mixmo.models.network import Ensemble, Network, channels
 from mixmo.modes import evaluating
 from mixmo.wrapping.wrapped import logits_of
 
 Size = tuple[int, int, int]  # C, H, W
+CIFAR = 32
 SIDES = (64, 32, 224, 299, 28, 128, 256, 16, 8)  # tried for a model that does not say
 
 
@@ -84,6 +86,16 @@ def check_size(size: Size | None) -> None:
     sides = tuple(size) if isinstance(size, Sequence) else ()
     if len(sides) != 3 or any(type(side) is not int or side < 1 for side in sides):
         raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
+
+
+def image_size(net: Ensemble) -> Size:
+    """Of images that a network takes, as it knows it; a `Network` takes any size, and is shown CIFAR's."""
+    known: Size | None = getattr(net, "size", None)
+    if known is not None:
+        return known
+    if isinstance(net, Network) and (reads := channels(net)):
+        return (reads, CIFAR, CIFAR)
+    raise UserError("the size of the images is not known; give `size=(channels, height, width)`")
 
 
 def sample(model: nn.Module, size: Size) -> Tensor:
