@@ -262,6 +262,19 @@ def plain(recipe: Recipe) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(recipe).items()}
 
 
+def flat(value: Any, between: str, path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in nested dicts and lists, as in a line of metrics.jsonl, each under its path.
+
+    >>> dict(flat({"epoch": 1, "test": {"members": [{"top1": 0.5}], "diversity": None}}, "."))
+    {'epoch': 1, 'test.members.0.top1': 0.5}
+    """
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from flat(inner, between, f"{path}{between}{key}" if path else str(key))
+    elif isinstance(value, int | float):
+        yield path, value
+
+
 def environment(device: torch.device) -> dict[str, Any]:
     """What a reader needs to know about where a run was made. No path and no host name."""
     commit = None
