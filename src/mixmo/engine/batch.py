@@ -68,7 +68,7 @@ class Batches:
         self.recipe = recipe
         self.dataset = dataset
         self.split = split
-        self.mixer = recipe.mixer(recipe.stride)
+        self.mixer = recipe.mixer()
         self.augmentation = None if recipe.pixel == "none" else AUGMENTATIONS[recipe.pixel]
         self.feature_mixing = None if recipe.hidden == "none" else HIDDEN[recipe.hidden]
         self.saliency = None if recipe.saliency == "none" else SALIENCY[recipe.saliency]
