@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mixmo.errors import UserError
-from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.checks import check_answers, check_logits
 from mixmo.registry import Registry
 
 Score = Callable[[Tensor, Tensor, float, int], Tensor]  # (p (N, K), u (N, 1), lam, k_reg) -> (N, K), low conforms
@@ -115,8 +115,7 @@ def fit_conformal(
     >>> round(1 - fitted.quantile, 4), fitted.sets(torch.eye(3)[:1]).tolist()
     (0.5761, [[True, False, False]])
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     own_N = scores(logits_NK, method, randomised, lam, k_reg, u_N).gather(1, labels_N[:, None])[:, 0]
     return Conformal(method, level, _quantile(own_N, level), randomised, lam, k_reg)
 
@@ -128,8 +127,7 @@ def tune(
 
     k_reg is the `level` quantile of the true classes' ranks; lam that of `LAMBDAS` with the smallest sets on average.
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     rank_N = ranks(logits_NK.softmax(1)).gather(1, labels_N[:, None])[:, 0]
     k_reg = round(_quantile(rank_N.double(), level))
     if randomised and u_N is None:
