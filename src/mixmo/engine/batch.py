@@ -20,6 +20,7 @@ from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden, mix_hidden
 from mixmo.mixing import MixDraws
 from mixmo.models import stage_shapes
 from mixmo.pairing import draw_order, pair
+from mixmo.random import draw_gamma
 from mixmo.recipes.schema import Recipe
 from mixmo.saliency import SALIENCY, SaliencyDraws
 from mixmo.types import Dataset, Mix, Split
@@ -98,8 +99,7 @@ class Batches:
         operations = uniform(members, len(unique), augmix_uniforms()) if recipe.augmix else None
         pixel = None
         if self.augmentation is not None:
-            alpha = torch.full((2, members, n), recipe.pixel_alpha, device=device)
-            gamma = torch._standard_gamma(alpha, generator)
+            gamma = draw_gamma(recipe.pixel_alpha, 2, members, n, device=device, generator=generator)
             kind = uniform(members, n, self.augmentation.uniforms)
             if self.augmentation.needs_partner:
                 partners = partners or draw_partners((members, n), len((pool or self.split).labels), generator)
@@ -168,11 +168,10 @@ class Batches:
         assert self.augmentation is not None
         shape = images.shape[:2]
         partner = images if draws.partner is None else self.images(pool, draws.partner, draws.crop, None)
-        gamma = draws.gamma.clamp_min(torch.finfo(draws.gamma.dtype).tiny)
         mixed = self.augmentation(
             images.flatten(0, 1),
             partner.flatten(0, 1),
-            (gamma[0] / gamma.sum(0)).flatten(),
+            (draws.gamma[0] / draws.gamma.sum(0)).flatten(),
             draws.kind.flatten(0, 1),
             coefficients[:, :, 0].flatten(0, 1),
             prob=self.recipe.pixel_p,
