@@ -14,7 +14,6 @@ from mixmo.masks import BLOCK, blocks, cut
 from mixmo.pairing import draw_order
 from mixmo.random import draw_gamma
 from mixmo.registry import Registry
-from mixmo.types import Hidden
 
 PLACES = 3
 GAMMA = 0.5  # share of the features that PatchUp asks for
@@ -52,12 +51,6 @@ def draw_hidden(
     gamma = draw_gamma(alpha, 2, device=device, generator=generator)
     noise = tuple(torch.rand(shapes[k], device=device, generator=generator) for k in kind.stages)
     return HiddenDraws(order, batch, gamma, noise)
-
-
-def mix_hidden(kind: Kind, draws: HiddenDraws) -> tuple[Hidden, Tensor]:
-    """What the network needs to mix, and the share of each sample's own label in its target."""
-    shares, own = kind.shares(draws)
-    return Hidden(draws.order, shares), own
 
 
 def place(draws: HiddenDraws) -> Tensor:

@@ -16,14 +16,14 @@ from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.engine.prepare import image_size
 from mixmo.engine.source import Partners, draw_partners
 from mixmo.gradaug import Subnet, draw_subnets
-from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden, mix_hidden
+from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden
 from mixmo.mixing import MixDraws
 from mixmo.models import stage_shapes
 from mixmo.pairing import draw_order, pair
 from mixmo.random import draw_gamma
 from mixmo.recipes.schema import Recipe
 from mixmo.saliency import SALIENCY, SaliencyDraws
-from mixmo.types import Dataset, Mix, Split
+from mixmo.types import Dataset, Hidden, Mix, Split
 
 
 class PixelDraws(NamedTuple):
@@ -137,7 +137,8 @@ class Batches:
         if draws.hidden is None:
             return self.mixer.assemble(images, targets, coefficients, draws.mix)
         assert self.feature_mixing is not None
-        hidden, own = mix_hidden(self.feature_mixing, draws.hidden)
+        shares, own = self.feature_mixing.shares(draws.hidden)
+        hidden = Hidden(draws.hidden.order, shares)
         targets = torch.lerp(targets[:, hidden.partner], targets, own)
         mix = self.mixer.assemble(images, targets, coefficients, draws.mix)
         return mix._replace(weights=mix.weights * self.feature_mixing.weight, hidden=hidden)

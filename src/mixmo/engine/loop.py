@@ -27,7 +27,7 @@ from mixmo.engine.source import each_step, plan
 from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step, sgd
 from mixmo.errors import UserError
-from mixmo.files import halve
+from mixmo.files import halve, save_tensors
 from mixmo.metrics.report import Report, evaluate
 from mixmo.models import multiply_adds, parameters
 from mixmo.predict import predict_split
@@ -280,8 +280,8 @@ class Trainer:
                 tensors = self.all_answers()
             scores[which] = evaluate(tensors["logits"].cpu(), tensors["labels"].cpu()).to_dict()
             if self.world.writes:
-                run.write_tensors(f"logits-{which}.safetensors", tensors)
-                run.write_tensors(f"{which}.safetensors", stored, self.runtime.shard_mb)
+                save_tensors(tensors, run.path / f"logits-{which}.safetensors")
+                save_tensors(stored, run.path / f"{which}.safetensors", self.runtime.shard_mb)
         if self.world.writes:
             run.finish(scores)
         self.world.told(None)  # nobody leaves before the files are there
