@@ -19,10 +19,8 @@ def columns(run: Run) -> dict[str, list[float]]:
     """Every number of every epoch. What an epoch lacks is NaN."""
     rows = [dict(flat(line, ".")) for line in run.metrics()]
     if not rows:
-        raise UserError(
-            f"{run.path / 'metrics.jsonl'} holds no epoch yet; let the training finish one, with --resume if it was "
-            "stopped"
-        )
+        path = run.path / "metrics.jsonl"
+        raise UserError(f"{path} holds no epoch yet; let the training finish one, with --resume if it was stopped")
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
