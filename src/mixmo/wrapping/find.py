@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from mixmo.errors import UserError, unknown
+from mixmo.models.calls import Call, calls
 from mixmo.wrapping.layers import Heads, recomputed
-from mixmo.wrapping.probe import Call, Trial, calls
+from mixmo.wrapping.probe import Trial
 from mixmo.wrapping.wrapped import logits_of
 
 BRANCHES = 8  # more layers than this that read the image are no stem

@@ -1,7 +1,7 @@
-"""Runs a classifier on a small batch, to see what it takes, which layers it calls and what it answers."""
+"""Runs a classifier on a small batch, to see what it takes and what it answers."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, product
 from typing import Any, NamedTuple
@@ -29,14 +29,6 @@ class Trial(NamedTuple):
     @property
     def size(self) -> Size:
         return tuple(self.images.shape[1:])  # type: ignore[return-value]
-
-
-class Call(NamedTuple):
-    """One call of a layer in a forward pass."""
-
-    name: str
-    input: Tensor
-    output: Tensor
 
 
 @contextmanager
@@ -114,30 +106,6 @@ def close(a: Tensor, b: Tensor) -> bool:
 def relative(a: Tensor, b: Tensor) -> float:
     """The largest difference, relative to the largest value."""
     return ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item()
-
-
-def calls(
-    model: nn.Module, layers: dict[str, nn.Module], images: Tensor, cut: Iterable[str] = ()
-) -> tuple[Any, list[Call]]:
-    """The model's output and the calls of `layers` in order; the outputs of those in `cut` pass on no gradient."""
-    seen: list[Call] = []
-
-    def note(name: str, stop: bool) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-            if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
-                seen.append(Call(name, inputs[0], output.clone()))  # an activation may overwrite it
-                return output.detach() if stop else output
-            return output
-
-        return hook
-
-    cut = set(cut)
-    handles = [layer.register_forward_hook(note(name, name in cut)) for name, layer in layers.items()]
-    try:
-        return model(images), seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _declared(model: nn.Module) -> Iterator[Size]:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
+from mixmo.models.calls import calls
 from mixmo.modes import modes_kept
 from mixmo.wrapping.find import class_dim, leaves
 from mixmo.wrapping.layers import recomputed
-from mixmo.wrapping.probe import Trial, calls
+from mixmo.wrapping.probe import Trial
 from mixmo.wrapping.wrapped import logits_of
 
 
