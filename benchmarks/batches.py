@@ -14,7 +14,8 @@ import torch
 
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.engine.batch import Batches
-from mixmo.engine.estimate import estimate, random_dataset
+from mixmo.engine.bed import random_dataset
+from mixmo.engine.estimate import estimate
 from mixmo.masks import MASKS
 from mixmo.recipes import PROTOCOLS, Recipe, named
 from mixmo.types import Dataset
@@ -59,7 +60,7 @@ def main() -> None:
     precision = "bf16" if device.type == "cuda" else "fp32"
     base = named("cifar100/cut-mixmo").replace(batch_size=options.batch, width=options.width, precision=precision)
     facts = PROTOCOLS["cifar100"].facts
-    dataset = random_dataset(base, facts, device)
+    dataset = random_dataset("cifar100", facts._replace(samples=2 * options.batch), device)
     step = estimate(base, facts, device).step_seconds
     print(f"{torch.__version__}, {device}: WRN-28-{options.width} step at batch {options.batch}: {1e3 * step:.2f} ms")
     plain = batch_seconds(base.replace(mask="sum", p=0.0, crop=0, flip=False), dataset, device)

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from mixmo import data
 from mixmo.data.stream import Files
 from mixmo.engine.batch import Batches
-from mixmo.engine.estimate import random_dataset
+from mixmo.engine.bed import random_dataset
 from mixmo.engine.source import each_step, plan
 from mixmo.errors import UserError
 from mixmo.random import Stream
@@ -160,7 +160,7 @@ def main() -> None:
         except UserError as error:
             row(f"{name} ready from cache", f"not measured: {error}")
     cifar = named("cifar100/cut-mixmo")
-    resident = random_dataset(cifar.replace(batch_size=2048), PROTOCOLS["cifar100"].facts, DEVICE)
+    resident = random_dataset("cifar100", PROTOCOLS["cifar100"].facts._replace(samples=4096), DEVICE)
     pipeline("resident, CIFAR-100 Cut-MixMo batches", cifar, resident, 50, options.repeats)
     pipeline("the same + pixel CutMix", cifar.replace(pixel="cutmix"), resident, 50, options.repeats)
     with tempfile.TemporaryDirectory() as folder:

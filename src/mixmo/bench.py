@@ -8,27 +8,24 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mixmo.data.folder import PREFIX
-from mixmo.engine.batch import Batches
-from mixmo.engine.prepare import check_fit, check_memory, image_size
-from mixmo.engine.schedule import Schedule
+from mixmo.engine.bed import Bed, random_dataset, wait
+from mixmo.engine.prepare import check_fit, image_size
 from mixmo.engine.start import fresh_network
-from mixmo.engine.step import Graph, Step
+from mixmo.engine.step import Graph, sgd
 from mixmo.errors import UserError
 from mixmo.fold import fold
-from mixmo.models import Network, multiply_adds, stage_shapes
+from mixmo.models import Network, multiply_adds
 from mixmo.predict import predict_split
-from mixmo.random import Stream
 from mixmo.recipes import METHODS, Recipe
 from mixmo.recipes.protocols import FACTS
-from mixmo.types import Dataset, Split
+from mixmo.types import Dataset
 
 SHAPES = {name: facts for name, facts in FACTS.items() if not name.startswith(PREFIX)}  # a folder may fill the memory
 
@@ -74,6 +71,7 @@ def benchmark(
     recipes = {"vanilla": single} if recipe == single else {"vanilla": single, f"M={recipe.members}": recipe}
     rows: list[Row] = []
     for name, chosen in recipes.items():
+        check_fit(chosen, dataset)
         bed = Bed(chosen, dataset, device, compiled)
         operations = 2 * multiply_adds(bed.net, recipe.seen(image_size(dataset)))
         meter = Meter(name, operations, peak, device, seconds, repeats)
@@ -165,66 +163,12 @@ def timed(call: Callable[[], object], device: torch.device, seconds: float, repe
     return Timing(middle, (max(results) - min(results)) / middle)
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-class Bed:
-    """A recipe's network, batches and step, ready to run."""
-
-    def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool) -> None:
-        self.recipe, self.dataset, self.device = recipe, dataset, device
-        check_fit(recipe, dataset)
-        check_memory(recipe, dataset, device)
-        self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        shapes = stage_shapes(self.net, recipe.seen(image_size(dataset))) if recipe.hidden != "none" else ()
-        self.batches = Batches(recipe, dataset, dataset.train, shapes)
-        self.step = Step(
-            self.net,
-            sgd(self.net, recipe, fused=True),
-            self.batches,
-            precision=recipe.precision,
-            compiled=compiled,
-            graphed=compiled and device.type == "cuda",
-        )
-        self.schedule = Schedule(recipe, len(dataset.train.labels))
-        self.stream = Stream(recipe.seed, device)
-        self.order = torch.randperm(len(dataset.train.labels), device=device, generator=self.stream.at("order"))
-        self.chance = self.batches.mixer.chance(0.0)
-        self.draws = self.batches.draw(self.samples(0), self.stream.at("step", 0))
-        self.numbers = count()
-
-    def samples(self, step: int) -> Tensor:
-        unique = self.recipe.batch_size // self.recipe.repetition
-        first = step % self.schedule.steps_per_epoch * unique
-        return self.order[first : first + unique]
-
-    def same_step(self) -> None:
-        """The step alone, on draws that are there."""
-        self.step(self.draws, self.schedule.lr(0), self.chance)
-
-    def next_step(self) -> None:
-        """The step as the training loop makes it."""
-        number = next(self.numbers)
-        draws = self.batches.draw(self.samples(number), self.stream.at("step", number))
-        self.step(draws, self.schedule.lr(number), self.chance)
-
-    def warm_up(self) -> float:
-        """Seconds until every later step runs alike."""
-        began = time.perf_counter()
-        for _ in range(Graph.WARMUP + 1):
-            self.next_step()
-        wait(self.device)
-        return time.perf_counter() - began
-
-
 def plain(bed: Bed) -> Callable[[], None]:
     """The step of an ordinary eager loop, on one batch that is there: the same network and arithmetic."""
     mix = bed.batches.mix(bed.draws, torch.zeros((), device=bed.device))
     images, targets = mix.images[0].contiguous(), mix.targets[0]
     net = fresh_network(bed.recipe, bed.dataset).to(bed.device)
-    optimizer = sgd(net, bed.recipe, fused=False)
+    optimizer = sgd(net, bed.recipe, lr=1e-4, fused=False)
 
     def step() -> None:
         with torch.autocast(bed.device.type, torch.bfloat16, enabled=bed.recipe.precision == "bf16"):
@@ -234,17 +178,6 @@ def plain(bed: Bed) -> Callable[[], None]:
         optimizer.step()
 
     return step
-
-
-def sgd(net: nn.Module, recipe: Recipe, *, fused: bool) -> torch.optim.SGD:
-    return torch.optim.SGD(
-        net.parameters(),
-        lr=1e-4,
-        momentum=recipe.momentum,
-        nesterov=recipe.momentum > 0,
-        weight_decay=recipe.weight_decay,
-        fused=fused,
-    )
 
 
 def vanilla(recipe: Recipe) -> Recipe:
@@ -263,17 +196,7 @@ def synthetic(name: str, device: torch.device) -> Dataset:
     """Random images and labels in the shape of a data set."""
     if name not in SHAPES:
         raise UserError(f"no benchmark in the shape of data set '{name}'; there are: {', '.join(SHAPES)}")
-    facts = SHAPES[name]
-    channels, height, width = facts.size
-    generator = torch.Generator(device).manual_seed(0)
-
-    def split(n: int) -> Split:
-        shape = (n, height, width, channels)
-        images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device, generator=generator)
-        return Split(images, torch.randint(0, facts.classes, (n,), device=device, generator=generator))
-
-    names, train, test = tuple(str(k) for k in range(facts.classes)), split(facts.samples), split(facts.tested)
-    return Dataset(f"random {name}", train, test, names, (0.5,) * channels, (0.25,) * channels)
+    return random_dataset(f"random {name}", SHAPES[name], device)
 
 
 def matmul_peak(device: torch.device, precision: str) -> float:

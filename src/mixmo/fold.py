@@ -11,7 +11,7 @@ from mixmo.errors import UserError
 from mixmo.models.network import Ensemble, Network
 from mixmo.wrapping.find import replace
 from mixmo.wrapping.given import bare
-from mixmo.wrapping.probe import at_rest, close, relative, sample
+from mixmo.wrapping.probe import at_rest, close, image_size, relative, sample
 from mixmo.wrapping.sharing import summed
 from mixmo.wrapping.wrapped import Wrapped
 
@@ -35,33 +35,28 @@ def fold(net: E) -> E:
         raise UserError(f"a {type(net).__name__} cannot be folded; only networks of mixmo.create and mixmo.wrap can")
     folded = copy.deepcopy(net)
     if net.members > 1:
-        images = _fold_network(folded) if isinstance(folded, Network) else _fold_wrapped(folded)
-        _verify(net, folded, images)
+        _fold_network(folded) if isinstance(folded, Network) else _fold_wrapped(folded)
+        folded.members = 1
+        _verify(net, folded, sample(net, image_size(net)))
     return folded
 
 
-def _fold_network(net: Network) -> Tensor:
+def _fold_network(net: Network) -> None:
     if net.concat:
         raise UserError("encodings that are concatenated cannot be folded into one; use the network as it is")
-    encoder = summed(list(net.encoders), net.members / len(net.encoders))
-    first = next(layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d))
-    net.encoders = nn.ModuleList([encoder])
-    net.members = 1
-    return sample(net, (first.in_channels, 32, 32))
+    net.encoders = nn.ModuleList([summed(list(net.encoders), net.members / len(net.encoders))])
 
 
-def _fold_wrapped(net: Wrapped) -> Tensor:
+def _fold_wrapped(net: Wrapped) -> None:
     for name in net.stems:
         encoders = net.encoders_at(name)
         if encoders.scale != 1:
             raise UserError(f"stem '{name}' cannot be folded: {NONLINEAR}")
         replace(net.backbone, name, summed(list(encoders.copies)))
-    net.members = 1
-    return sample(net, net.size)
 
 
 def _verify(net: Ensemble, folded: Ensemble, images: Tensor) -> None:
-    with at_rest(net), at_rest(folded), torch.no_grad():
+    with at_rest(net, folded), torch.no_grad():
         expected, got = net.each(images), folded.each(images)
     if not expected.isfinite().all():
         raise UserError("the network answers NaN or infinite values; see whether its training diverged")

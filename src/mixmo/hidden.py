@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from mixmo.masks import BLOCK, cut
+from mixmo.masks import BLOCK, blocks, cut
 from mixmo.pairing import draw_order
+from mixmo.random import draw_gamma
 from mixmo.registry import Registry
-from mixmo.types import Hidden
 
 PLACES = 3
 GAMMA = 0.5  # share of the features that PatchUp asks for
@@ -49,15 +48,9 @@ def draw_hidden(
     """The randomness for n samples; `shapes` (C, h, w) are those of the features that enter each stage of the core."""
     order = draw_order(n, device=device, generator=generator)
     batch = torch.rand(5, device=device, generator=generator)
-    gamma = torch._standard_gamma(torch.full((2,), alpha, device=device), generator)
+    gamma = draw_gamma(alpha, 2, device=device, generator=generator)
     noise = tuple(torch.rand(shapes[k], device=device, generator=generator) for k in kind.stages)
     return HiddenDraws(order, batch, gamma, noise)
-
-
-def mix_hidden(kind: Kind, draws: HiddenDraws) -> tuple[Hidden, Tensor]:
-    """What the network needs to mix, and the share of each sample's own label in its target."""
-    shares, own = kind.shares(draws)
-    return Hidden(draws.order, shares), own
 
 
 def place(draws: HiddenDraws) -> Tensor:
@@ -84,19 +77,16 @@ def patchup(draws: HiddenDraws) -> tuple[tuple[Tensor, ...], Tensor]:
     """
     h, w = draws.noise[0].shape[-2:]
     box = cut(draws.batch[2:3], draws.batch[None, 3:5], h, w)
-    kept = (1 - box, *(1 - _blocks(noise) for noise in draws.noise))
+    kept = (1 - box, *(1 - blocks(GAMMA, noise, fitting(noise)) for noise in draws.noise))
     at = torch.where(draws.batch[1] < 0.7, place(draws), PLACES)
     first = torch.where(at == 0, kept[0], torch.where(at == 1, kept[1], 1.0))
     second = torch.where(at == 2, kept[2], 1.0)
     return (first, second), first.mean() * second.mean()
 
 
-def _blocks(u_Chw: Tensor) -> Tensor:
-    """(C, h, w): one inside of blocks around Bernoulli seeds, so rare that about GAMMA of the map is covered."""
-    h, w = u_Chw.shape[-2:]
-    block = min(BLOCK, (min(h, w) - 1) // 2 * 2 + 1)
-    seeds = (u_Chw < GAMMA * h * w / (block**2 * (h - block + 1) * (w - block + 1))).float()
-    return F.max_pool2d(seeds, block, stride=1, padding=block // 2)
+def fitting(map_Chw: Tensor) -> int:
+    """The side of the blocks: PatchUp's, or the largest odd one that fits a smaller map."""
+    return min(BLOCK, (min(map_Chw.shape[-2:]) - 1) // 2 * 2 + 1)
 
 
 HIDDEN.add("manifold-mixup")(Kind(manifold_mixup, stages=(), weight=1.0))

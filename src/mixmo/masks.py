@@ -96,9 +96,14 @@ def patchup(kappa_N: Tensor, u_NP: Tensor, h: int, w: int) -> Tensor:
 
     gamma = kappa h w / (49 (h - 6) (w - 6)). Seeds fall anywhere and blocks overlap, so the area only grows with kappa.
     """
-    gamma_N = kappa_N * (h * w / (BLOCK**2 * (h - BLOCK + 1) * (w - BLOCK + 1)))
-    seeds_NP = (u_NP < gamma_N[:, None]).float()
-    return F.max_pool2d(seeds_NP.view(-1, 1, h, w), BLOCK, stride=1, padding=BLOCK // 2).squeeze(1)
+    return blocks(kappa_N[:, None, None], u_NP.view(-1, h, w), BLOCK)
+
+
+def blocks(kappa: Tensor | float, u_Nhw: Tensor, side: int) -> Tensor:
+    """Squares of an odd side around seeds, so rare that about kappa of the map would be covered if none overlapped."""
+    h, w = u_Nhw.shape[-2:]
+    seeds_Nhw = (u_Nhw < kappa * (h * w / (side**2 * (h - side + 1) * (w - side + 1)))).float()
+    return F.max_pool2d(seeds_Nhw, side, stride=1, padding=side // 2)
 
 
 DECAY = 3.0  # FMix's power of the frequency

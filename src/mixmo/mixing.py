@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 from mixmo.errors import UserError, check_members, check_number, check_whole, unknown
 from mixmo.masks import MASKS
 from mixmo.pairing import draw_order, pair
+from mixmo.random import draw_gamma
 from mixmo.types import Mix
 
 UNMASKED = {
@@ -120,11 +121,11 @@ class Mixer:
         """The randomness for n samples, in so many batches, whose images are height x width."""
         h, w = grid(height, width, self.stride)
         numbers = MASKS[self.mask].uniforms(h, w) if self.mask in MASKS else 0
-        # float32 whatever torch's default: Lightning's "bf16-true" makes that bfloat16, too coarse for ratios.
-        dtype, sizes = torch.float32, ((n, numbers), (n,), (2, ghosts))
-        shape = torch.full((self.members, n), self.alpha, device=device, dtype=dtype)
-        gamma = torch._standard_gamma(shape, generator)  # what torch.distributions uses, with our generator
-        mask, sample, batch = (torch.rand(size, device=device, dtype=dtype, generator=generator) for size in sizes)
+        gamma = draw_gamma(self.alpha, self.members, n, device=device, generator=generator)
+        mask, sample, batch = (
+            torch.rand(size, device=device, dtype=gamma.dtype, generator=generator)
+            for size in ((n, numbers), (n,), (2, ghosts))
+        )
         return MixDraws(gamma, mask, sample, batch.repeat_interleave(n // ghosts, 1))
 
     def coefficients(self, draws: MixDraws, chance: Tensor, height: int, width: int) -> Tensor:
@@ -134,9 +135,7 @@ class Mixer:
         the binary mask of equation 2, and k the choice of inside or outside).
         """
         members = self.members
-        # Clamped so that a sample whose gammas all underflow (tiny alpha) is mixed evenly rather than 0 / 0.
-        gamma = draws.gamma.clamp_min(torch.finfo(draws.gamma.dtype).tiny)
-        kappa_MN = gamma / gamma.sum(0)
+        kappa_MN = draws.gamma / draws.gamma.sum(0)
         if self.mask in ("sum", "concat") or members == 1:
             kappa_MN = torch.full_like(kappa_MN, 1 / members)
         linear = kappa_MN[:, :, None, None, None]

@@ -13,6 +13,7 @@ from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_whole, first_line
 from mixmo.memory import exhausted
 from mixmo.models.network import Ensemble, Network
+from mixmo.modes import evaluating
 from mixmo.prediction import Prediction
 from mixmo.types import Answers, Dataset, Split
 from mixmo.wrapping.given import ensemble
@@ -58,7 +59,7 @@ def predict(
         check_multiplex(net, images_per_pass)
     if calibration is None and len(nets) == 1 and images_per_pass == 1 and abouts[0] is not None:
         calibration = abouts[0].calibration
-    with evaluating(nets):
+    with evaluating(*nets):
         parts = [
             _logits(net, pixels, about, images_per_pass, batch_size) for net, about in zip(nets, abouts, strict=True)
         ]
@@ -90,7 +91,7 @@ def predict_split(
     """
     device = split.images.device
     batch_size = batch_size or default_batch(device)
-    with evaluating([net]), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+    with evaluating(net), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         answers = []
         for batch in split.batches(batch_size, part):
             images = normalise(centre(batch.resident, size), dataset.mean, dataset.std)
@@ -153,19 +154,6 @@ def default_batch(device: torch.device, pixels: int = 0) -> int:
     if device.type == "cpu":
         return max(1, min(100, 100 * 64**2 // max(pixels, 1)))
     return max(1, min(500, 500 * 128**2 // max(pixels, 1)))
-
-
-@contextmanager
-def evaluating(nets: Sequence[nn.Module]) -> Iterator[None]:
-    """The networks in eval mode, and then as they were, each part for itself."""
-    before = [(module, module.training) for net in nets for module in net.modules()]
-    for net in nets:
-        net.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 def _logits(net: Ensemble, pixels: Tensor, about: About | None, images_per_pass: int, batch_size: int | None) -> Tensor:

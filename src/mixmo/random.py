@@ -6,11 +6,22 @@ the result does not depend on how many draws came before.
 
 import numpy as np
 import torch
+from torch import Generator, Tensor
 
 
 def seed_of(*numbers: int) -> int:
     """One seed of several numbers, so that neighbours among them draw nothing alike."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
+
+
+def draw_gamma(alpha: float, *shape: int, device: torch.device, generator: Generator | None = None) -> Tensor:
+    """Standard gamma variables of shape alpha: normalised, they are Dirichlet(alpha).
+
+    None is 0, however small alpha is: torch gives at least the smallest normal number.
+    """
+    # float32 whatever torch's default: Lightning's "bf16-true" makes that bfloat16, too coarse for ratios.
+    shapes = torch.full(shape, alpha, device=device, dtype=torch.float32)
+    return torch._standard_gamma(shapes, generator)  # what torch.distributions uses, with our generator
 
 
 class Stream:

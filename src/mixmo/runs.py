@@ -31,7 +31,7 @@ from torch import Tensor
 import mixmo
 from mixmo import seal
 from mixmo.errors import UserError
-from mixmo.files import AGAIN, UNFINISHED, load_tensors, locked, replacing, save_tensors, unwritten
+from mixmo.files import AGAIN, UNFINISHED, load_tensors, locked, replacing, unwritten
 from mixmo.recipes.schema import Recipe
 
 WHICH = ("last", "best")
@@ -111,13 +111,10 @@ class Run:
     def write_recipe(self, recipe: Recipe) -> None:
         self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
 
-    def write(self, name: str, content: str | bytes) -> None:
+    def write(self, name: str, text: str) -> None:
         """Write a whole file or nothing: an earlier one stays until the new one is on the disk."""
         with replacing(self.path / name) as path:
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
-
-    def write_tensors(self, name: str, tensors: dict[str, Tensor], shard_mb: float | None = None) -> None:
-        save_tensors(tensors, self.path / name, shard_mb)
+            path.write_bytes(text.encode())
 
     def finish(self, scores: dict[str, Any]) -> None:
         """Write scores.json, and before it takes its place the checksums of all that a finished run answers with."""
@@ -260,6 +257,19 @@ def _remedy(name: str) -> str:
 def plain(recipe: Recipe) -> dict[str, Any]:
     """A recipe as YAML and JSON can hold it."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(recipe).items()}
+
+
+def flat(value: Any, between: str, path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in nested dicts and lists, as in a line of metrics.jsonl, each under its path.
+
+    >>> dict(flat({"epoch": 1, "test": {"members": [{"top1": 0.5}], "diversity": None}}, "."))
+    {'epoch': 1, 'test.members.0.top1': 0.5}
+    """
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from flat(inner, between, f"{path}{between}{key}" if path else str(key))
+    elif isinstance(value, int | float):
+        yield path, value
 
 
 def environment(device: torch.device) -> dict[str, Any]:

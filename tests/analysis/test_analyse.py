@@ -12,7 +12,7 @@ from mixmo import seal
 from mixmo.analysis import analyse, encoder_norms
 from mixmo.cli import main
 from mixmo.evaluation import load_network
-from mixmo.files import load_tensors
+from mixmo.files import load_tensors, save_tensors
 from mixmo.recipes import Recipe
 from mixmo.runs import Run, plain
 
@@ -116,7 +116,7 @@ def test_unfinished_and_different(runs: list[Run], tmp_path: Path, capsys: pytes
     assert "--resume" in capsys.readouterr().err
     other = Run.create(tmp_path / "other", Recipe(**plain(runs[0].recipe) | {"decay": ()}))
     tensors = load_tensors(runs[0].path / "logits-last.safetensors")
-    other.write_tensors("logits-last.safetensors", tensors | {"labels": (tensors["labels"] + 1) % 10})
+    save_tensors(tensors | {"labels": (tensors["labels"] + 1) % 10}, other.path / "logits-last.safetensors")
     assert main(["analyse", str(runs[0].path), str(other.path)]) == 2
     assert "other data" in capsys.readouterr().err
 
@@ -129,7 +129,7 @@ def test_weights_that_are_no_numbers(
     path, name = run.path / "last.safetensors", "core.stages.0.0.conv1.weight"
     tensors = load_tensors(path)
     tensors[name][0, 0, 0, 0] = value
-    run.write_tensors(path.name, tensors)
+    save_tensors(tensors, path)
     (run.path / seal.NAME).unlink()
     for command in (["analyse", str(run.path)], ["plot", "filters", str(run.path), "--out", str(tmp_path / "a.png")]):
         assert main(command) == 2

@@ -15,7 +15,8 @@ DATASET = Dataset("grey", GREY, GREY, tuple("0123456789"), (0.0,), (1 / 255,))
 
 
 def batch(recipe: Recipe, seed: int = 0) -> Mix:
-    batches = Batches(recipe, DATASET, GREY, shapes=[torch.Size((1, 8, 12))] * 2)
+    batches = Batches(recipe, DATASET, GREY)
+    batches.shapes = [torch.Size((1, 8, 12))] * 2  # of layers that do nothing
     unique = torch.arange(recipe.batch_size // recipe.repetition) % 10
     return batches.mix(batches.draw(unique, torch.Generator().manual_seed(seed)), torch.tensor(0.5))
 

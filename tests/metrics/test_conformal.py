@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mixmo.errors import UserError
-from mixmo.metrics.conformal import CONFORMAL, LAMBDAS, Conformal, fit_conformal, scores, tune
+from mixmo.metrics.conformal import CONFORMAL, LAMBDAS, Conformal, fit_conformal, tune
 
 METHODS = list(CONFORMAL)
 every = pytest.mark.parametrize("method", METHODS)
@@ -108,7 +108,7 @@ def test_lac_has_the_smallest_sets_and_randomness_makes_them_smaller():
 
 def test_raps_without_penalty_is_aps(draw):
     (logits, _), _ = draw(2, 30, 6)
-    assert torch.equal(scores(logits, "raps"), scores(logits, "aps"))
+    assert torch.equal(Conformal("raps", 0.9, 0.0).scores(logits), Conformal("aps", 0.9, 0.0).scores(logits))
     labels = logits.argmin(1)
     assert fit_conformal(logits, labels, method="raps").quantile == fit_conformal(logits, labels, method="aps").quantile
 
@@ -139,7 +139,7 @@ def test_tuned_raps_has_smaller_sets_than_aps():
 def test_scores_grow_down_the_ranking(draw, method, randomised):
     (logits, _), _ = draw(2, 30, 6)
     order = logits.argsort(1, descending=True)
-    sorted_scores = scores(logits, method, randomised, 0.1, 2).gather(1, order)
+    sorted_scores = Conformal(method, 0.9, 0.0, randomised, 0.1, 2).scores(logits).gather(1, order)
     assert (sorted_scores.diff(dim=1) >= -1e-12).all()
 
 
@@ -147,9 +147,8 @@ def test_scores_grow_down_the_ranking(draw, method, randomised):
 def test_classes_may_be_renamed(draw, method):
     (logits, _), _ = draw(2, 30, 6)
     order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(
-        scores(logits[:, order], method, lam=0.1, k_reg=1), scores(logits, method, lam=0.1, k_reg=1)[:, order]
-    )
+    sets = Conformal(method, 0.9, 0.0, lam=0.1, k_reg=1)
+    torch.testing.assert_close(sets.scores(logits[:, order]), sets.scores(logits)[:, order])
 
 
 @every

@@ -7,40 +7,22 @@ A column is named by its path in a line, joined by dots: `epoch`, `lr`, `p`, `tr
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from mixmo.errors import UserError
-from mixmo.runs import Run
+from mixmo.runs import Run, flat
 
 Columns = Mapping[str, Sequence[float]]
 
 
 def columns(run: Run) -> dict[str, list[float]]:
     """Every number of every epoch. What an epoch lacks is NaN."""
-    path = run.path / "metrics.jsonl"
-    try:
-        rows = [dict(_flat(line)) for line in run.metrics()]
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, or train again") from error
+    rows = [dict(flat(line, ".")) for line in run.metrics()]
     if not rows:
+        path = run.path / "metrics.jsonl"
         raise UserError(f"{path} holds no epoch yet; let the training finish one, with --resume if it was stopped")
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers in nested dicts and lists, by dotted path.
-
-    >>> dict(_flat({"epoch": 1, "test": {"members": [{"top1": 0.5}], "diversity": None}}))
-    {'epoch': 1, 'test.members.0.top1': 0.5}
-    """
-    if isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, inner in items:
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, int | float):
-        yield path, value
 
 
 def average(table: Columns, last: int = 10) -> dict[str, float]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from mixmo.data.check import check
 from mixmo.data.checksum import md5
 from mixmo.data.extract import unpack
+from mixmo.data.progress import bar
 from mixmo.data.registry import remedy
 from mixmo.errors import UserError, unknown
 from mixmo.files import locked
@@ -139,7 +140,7 @@ def _verify(source: Source, archive: Path, keep: bool) -> None:
 
 def _fetch(source: Source, archive: Path, by_hand: str) -> None:
     part = archive.with_name(f"{archive.name}.part")
-    with _progress() as progress:
+    with bar(Console(stderr=True), DownloadColumn(), TransferSpeedColumn()) as progress:
         for _ in range(TRIES):
             if _attempt(source, part, by_hand, progress):
                 os.replace(part, archive)
@@ -209,10 +210,3 @@ def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
             if came < SLOWEST:
                 raise _CutError
             until, came = time.monotonic() + TIMEOUT, 0
-
-
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    speed = (TransferSpeedColumn(), TimeRemainingColumn())
-    return Progress(*columns, *speed, console=console, transient=True, disable=not console.is_terminal)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 T = TypeVar("T")
 LINE_EVERY = 30.0  # seconds between two lines, where there is no terminal
@@ -27,7 +27,7 @@ def track(items: Sequence[T], doing: str) -> Iterator[T]:
             progress.advance(task)
 
 
-def bar(console: Console) -> Progress:
-    """A bar that leaves nothing behind, and is not there without a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+def bar(console: Console, *amounts: ProgressColumn) -> Progress:
+    """A bar that leaves nothing behind, and is not there without a terminal; `amounts` done are by default counted."""
+    left = (TextColumn("{task.description}"), BarColumn(), *(amounts or (MofNCompleteColumn(),)))
+    return Progress(*left, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)

@@ -4,7 +4,6 @@
 so that it can be compiled and captured together with the network.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,14 +13,17 @@ from mixmo.augment.augmix import augmix
 from mixmo.augment.augmix import uniforms as augmix_uniforms
 from mixmo.augment.basic import crop_flip, normalise, resized_crop
 from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.engine.prepare import image_size
 from mixmo.engine.source import Partners, draw_partners
 from mixmo.gradaug import Subnet, draw_subnets
-from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden, mix_hidden
+from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden
 from mixmo.mixing import MixDraws
+from mixmo.models import stage_shapes
 from mixmo.pairing import draw_order, pair
+from mixmo.random import draw_gamma
 from mixmo.recipes.schema import Recipe
 from mixmo.saliency import SALIENCY, SaliencyDraws
-from mixmo.types import Dataset, Mix, Split
+from mixmo.types import Dataset, Hidden, Mix, Split
 
 
 class PixelDraws(NamedTuple):
@@ -61,29 +63,21 @@ class Draws(NamedTuple):
 class Batches:
     """The training batches of a recipe over a split."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        dataset: Dataset,
-        split: Split,
-        shapes: Sequence[torch.Size] = (),
-        part: slice = slice(None),
-    ) -> None:
-        """`shapes` (C, h, w) of the features that enter each stage of the core are needed by feature mixing only.
-
-        `part` of the samples of a batch are made here, the others by other processes; draws are for all of them.
-        """
+    def __init__(self, recipe: Recipe, dataset: Dataset, split: Split, part: slice = slice(None)) -> None:
+        """`part` of the samples of a batch are made here, the others by other processes; draws are for all of them."""
         self.part = part
         self.recipe = recipe
         self.dataset = dataset
         self.split = split
-        self.shapes = shapes
-        self.mixer = recipe.mixer(recipe.stride)
+        self.mixer = recipe.mixer()
         self.augmentation = None if recipe.pixel == "none" else AUGMENTATIONS[recipe.pixel]
         self.feature_mixing = None if recipe.hidden == "none" else HIDDEN[recipe.hidden]
         self.saliency = None if recipe.saliency == "none" else SALIENCY[recipe.saliency]
-        height, width, channels = split.images.shape[1:]
-        _, self.height, self.width = recipe.seen((channels, height, width))
+        seen = channels, self.height, self.width = recipe.seen(image_size(dataset))
+        self.shapes: list[torch.Size] = []  # of the features that enter each stage of the core
+        if self.feature_mixing is not None:
+            with torch.device("meta"):
+                self.shapes = stage_shapes(recipe.network(len(dataset.classes), channels), seen)
         self.crop_uniforms = 5 if recipe.crop_scale < 1 else 3
 
     def draw(
@@ -105,8 +99,7 @@ class Batches:
         operations = uniform(members, len(unique), augmix_uniforms()) if recipe.augmix else None
         pixel = None
         if self.augmentation is not None:
-            alpha = torch.full((2, members, n), recipe.pixel_alpha, device=device)
-            gamma = torch._standard_gamma(alpha, generator)
+            gamma = draw_gamma(recipe.pixel_alpha, 2, members, n, device=device, generator=generator)
             kind = uniform(members, n, self.augmentation.uniforms)
             if self.augmentation.needs_partner:
                 partners = partners or draw_partners((members, n), len((pool or self.split).labels), generator)
@@ -144,7 +137,8 @@ class Batches:
         if draws.hidden is None:
             return self.mixer.assemble(images, targets, coefficients, draws.mix)
         assert self.feature_mixing is not None
-        hidden, own = mix_hidden(self.feature_mixing, draws.hidden)
+        shares, own = self.feature_mixing.shares(draws.hidden)
+        hidden = Hidden(draws.hidden.order, shares)
         targets = torch.lerp(targets[:, hidden.partner], targets, own)
         mix = self.mixer.assemble(images, targets, coefficients, draws.mix)
         return mix._replace(weights=mix.weights * self.feature_mixing.weight, hidden=hidden)
@@ -175,11 +169,10 @@ class Batches:
         assert self.augmentation is not None
         shape = images.shape[:2]
         partner = images if draws.partner is None else self.images(pool, draws.partner, draws.crop, None)
-        gamma = draws.gamma.clamp_min(torch.finfo(draws.gamma.dtype).tiny)
         mixed = self.augmentation(
             images.flatten(0, 1),
             partner.flatten(0, 1),
-            (gamma[0] / gamma.sum(0)).flatten(),
+            (draws.gamma[0] / draws.gamma.sum(0)).flatten(),
             draws.kind.flatten(0, 1),
             coefficients[:, :, 0].flatten(0, 1),
             prob=self.recipe.pixel_p,

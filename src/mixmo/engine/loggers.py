@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from mixmo.errors import UserError, first_line, unknown
+from mixmo.runs import flat
 
 BUILT_IN = ("csv", "tensorboard")
 FOLDER = "logs"  # of the run directory
@@ -52,13 +53,13 @@ class Loggers:
         for line in logged:
             for logger in self.ours:
                 with self.harmless(logger):
-                    logger.log_metrics(dict(flat(line)), line["step"])
+                    logger.log_metrics(numbers(line), line["step"])
 
     def log(self, line: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""
         for logger in (*self.ours, *self.others):
             with self.harmless(logger):
-                logger.log_metrics(dict(flat(line)), line["step"])
+                logger.log_metrics(numbers(line), line["step"])
 
     def finish(self, status: str = "success") -> None:
         """Flush and close: "success", or "failed" or "interrupted", as Lightning has it."""
@@ -79,20 +80,13 @@ class Loggers:
             self.others = [other for other in self.others if other is not logger]
 
 
-def flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a nested line, each under its path; but for the step, which loggers are told apart.
+def numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """Those of a line of metrics.jsonl, each under its path; but for the step, which loggers are told apart.
 
-    >>> dict(flat({"step": 3, "train": {"loss": 0.5}, "test": {"members": [{"top1": 0.1}, {"top1": 0.2}]}}))
+    >>> numbers({"step": 3, "train": {"loss": 0.5}, "test": {"members": [{"top1": 0.1}, {"top1": 0.2}]}})
     {'train/loss': 0.5, 'test/members/0/top1': 0.1, 'test/members/1/top1': 0.2}
     """
-    for key, value in line.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{name}/")
-        elif isinstance(value, list | tuple):
-            yield from flat({str(i): part for i, part in enumerate(value)}, f"{name}/")
-        elif isinstance(value, int | float) and name != "step":
-            yield name, value
+    return {name: value for name, value in flat(line, "/") if name != "step"}
 
 
 def built_in(name: str, folder: Path) -> Logger:

@@ -25,11 +25,11 @@ from mixmo.engine.schedule import Schedule
 from mixmo.engine.signals import Flag, Stopped, stop_signals
 from mixmo.engine.source import each_step, plan
 from mixmo.engine.start import fresh_network
-from mixmo.engine.step import Step
+from mixmo.engine.step import Step, sgd
 from mixmo.errors import UserError
-from mixmo.files import halve
+from mixmo.files import halve, save_tensors
 from mixmo.metrics.report import Report, evaluate
-from mixmo.models import multiply_adds, parameters, stage_shapes
+from mixmo.models import multiply_adds, parameters
 from mixmo.predict import predict_split
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
@@ -70,16 +70,8 @@ class Trainer:
             self.net = synchronise(self.net, device)
         self.average = Average(self.net, recipe.average * self.schedule.steps_per_epoch) if recipe.average else None
         self.scored = self.average.net if self.average else self.net
-        self.optimizer = torch.optim.SGD(
-            self.net.parameters(),
-            lr=recipe.rate,
-            momentum=recipe.momentum,
-            nesterov=recipe.momentum > 0,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
-        shapes = stage_shapes(self.net, recipe.seen(image_size(dataset))) if recipe.hidden != "none" else ()
-        self.batches = Batches(recipe, dataset, self.train_split, shapes, self.world.part(recipe.batch_size))
+        self.optimizer = sgd(self.net, recipe, recipe.rate)
+        self.batches = Batches(recipe, dataset, self.train_split, self.world.part(recipe.batch_size))
         averaged = self.average.net if self.average else None
         self.state = self.checkpoints.load(self.net, self.optimizer, averaged) or State()
         self.best: dict[str, Tensor] | None = self.checkpoints.best(self.state)
@@ -288,8 +280,8 @@ class Trainer:
                 tensors = self.all_answers()
             scores[which] = evaluate(tensors["logits"].cpu(), tensors["labels"].cpu()).to_dict()
             if self.world.writes:
-                run.write_tensors(f"logits-{which}.safetensors", tensors)
-                run.write_tensors(f"{which}.safetensors", stored, self.runtime.shard_mb)
+                save_tensors(tensors, run.path / f"logits-{which}.safetensors")
+                save_tensors(stored, run.path / f"{which}.safetensors", self.runtime.shard_mb)
         if self.world.writes:
             run.finish(scores)
         self.world.told(None)  # nobody leaves before the files are there

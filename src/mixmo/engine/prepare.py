@@ -63,7 +63,7 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
             f"{dataset.name} has {height}x{width}: resize its images or take another method"
         )
     if recipe.mask in MASKS and recipe.members > 1:
-        h, w = grid(*recipe.seen((1, height, width))[1:], recipe.stride)
+        h, w = grid(height, width, recipe.stride)
         if min(h, w) < MASKS[recipe.mask].minimum:
             raise UserError(
                 f"mask '{recipe.mask}' needs features of at least {MASKS[recipe.mask].minimum} positions a side; "

@@ -12,10 +12,23 @@ from mixmo.engine.batch import Batches, Draws
 from mixmo.gradaug import subnet_loss
 from mixmo.loss import loss
 from mixmo.models import Network
+from mixmo.recipes.schema import Recipe
 from mixmo.saliency import SaliencyDraws, Settings, mix_by_saliency
 from mixmo.types import Mix
 
 Forward = Callable[[Draws], tuple[Tensor, Tensor]]  # loss and heads' accuracy
+
+
+def sgd(net: nn.Module, recipe: Recipe, lr: float, fused: bool = True) -> torch.optim.SGD:
+    """The recipe's optimiser."""
+    return torch.optim.SGD(
+        net.parameters(),
+        lr=lr,
+        momentum=recipe.momentum,
+        nesterov=recipe.momentum > 0,
+        weight_decay=recipe.weight_decay,
+        fused=fused,
+    )
 
 
 class Step:

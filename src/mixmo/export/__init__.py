@@ -12,13 +12,13 @@ from mixmo.errors import UserError, check_path, unknown
 from mixmo.export import onnx_
 from mixmo.export.graph import Deployed
 from mixmo.export.metadata import Metadata, check_statistics
-from mixmo.export.shape import Size, image_size
 from mixmo.export.verify import accuracy, compare, examples, run
 from mixmo.export.write import prepared, write
 from mixmo.files import drafts
 from mixmo.models.network import Ensemble
 from mixmo.placement import on_cpu
 from mixmo.wrapping.given import ensemble
+from mixmo.wrapping.probe import Size, check_size, image_size
 
 __all__ = ["Exported", "Metadata", "export"]
 
@@ -101,7 +101,8 @@ def export(
     temperature = checked_temperature(temperature)
     if not isinstance(classes, Sequence | None):
         raise UserError(f"classes = {classes!r}; give a name for each class")
-    size = image_size(net, size)
+    check_size(size)
+    size = image_size(net) if size is None else (size[0], size[1], size[2])
     for images in (calibration, None if test is None else test[0]):
         check_images(images, size)
     if precision == "int8" and (calibration is None or len(calibration) == 0):

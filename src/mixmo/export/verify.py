@@ -8,8 +8,8 @@ from torch import Tensor
 from mixmo import memory
 from mixmo.errors import UserError, first_line
 from mixmo.export.graph import Deployed
-from mixmo.export.shape import Size
 from mixmo.export.write import Session
+from mixmo.wrapping.probe import Size
 
 
 def examples(size: Size, pixels: bool) -> Tensor:

@@ -12,9 +12,9 @@ from mixmo.errors import UserError, first_line
 from mixmo.export import onnx_, pt2
 from mixmo.export.graph import Deployed
 from mixmo.export.metadata import Metadata
-from mixmo.export.shape import Size
 from mixmo.fold import fold
 from mixmo.models.network import Ensemble
+from mixmo.wrapping.probe import Size
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -9,6 +9,7 @@ from mixmo.errors import UserError
 from mixmo.fold import fold
 from mixmo.hub.backbones import made_by, make
 from mixmo.models import Ensemble, Network, create
+from mixmo.models.network import channels
 from mixmo.weights import shapes
 from mixmo.wrapping import Wrapped, wrap
 
@@ -68,12 +69,6 @@ def check_name(net: Network, members: int) -> str:
             if shapes(create(str(net.name), **arguments(net, members)).core) == shapes(net.core):
                 return str(net.name)
     raise UserError("this network is none that mixmo.create makes; save one of mixmo.create or of mixmo.wrap")
-
-
-def channels(net: Network) -> int | None:
-    """Of its images: what the first convolution reads; None where a network of one's own has none."""
-    found = (layer.in_channels for layer in net.encoders[0].modules() if isinstance(layer, nn.Conv2d))
-    return next(found, None)
 
 
 def classes(net: Network) -> int | None:

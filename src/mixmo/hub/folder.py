@@ -17,17 +17,19 @@ from mixmo.about import About
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path, first_line
 from mixmo.files import drafts, halve, save_tensors
-from mixmo.hub.architecture import build, channels, classes, describe
+from mixmo.hub.architecture import build, classes, describe
 from mixmo.hub.backbones import library
 from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import near, shipped, shipped_folder
 from mixmo.models import Ensemble, Network
+from mixmo.models.network import channels
+from mixmo.modes import evaluating
 from mixmo.placement import on_cpu
-from mixmo.predict import evaluating
 from mixmo.weights import fill, put
 from mixmo.wrapping import Wrapped
 from mixmo.wrapping.given import bare
+from mixmo.wrapping.probe import image_size
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
@@ -67,6 +69,7 @@ def save_pretrained(
             raise UserError("a calibration is saved with what the network is about; give about=mixmo.About(...)")
         about = about.calibrated(calibration)
     check_about(net, about)
+    architectures = describe(net)
     net = rounded(net) if half else net
     images, answers = sample(net, about)
     if not answers.isfinite().all():
@@ -76,7 +79,7 @@ def save_pretrained(
         draft.mkdir()
         tensors = net.state_dict()
         save_tensors(apart(halve(tensors) if half else tensors), draft / WEIGHTS)
-        for architecture in describe(net):
+        for architecture in architectures:
             config = {"mixmo": mixmo.__version__, "architecture": architecture, "about": about and about.to_dict()}
             config |= {"origin": origin.to_dict()} if origin else {}
             (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
@@ -224,13 +227,10 @@ def rounded(net: Ensemble) -> Ensemble:
 
 def sample(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
     """Two random images, and every head's answer to them."""
-    if about is not None:
-        size = about.size
-    else:
-        size = net.size if isinstance(net, Wrapped) else (describe(net)[0]["channels"], 32, 32)
+    size = image_size(net) if about is None else about.size
     parameter = next(net.parameters())
     images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0), device="cpu").to(parameter)
-    with torch.no_grad(), evaluating([net]):
+    with torch.no_grad(), evaluating(net):
         return images, net.each(images)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mixmo.errors import UserError
-from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.checks import check_answers, check_labels
 from mixmo.metrics.scores import Metric
 
 T_MIN, T_MAX = 0.01, 100.0
@@ -41,8 +41,7 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
     >>> round(fit_temperature(logits, torch.tensor([1, 1, 1, 0])), 6)  # softmax(2 / T) = 3/4: T = 2 / log 3
     1.820478
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     z_NK = logits_NK - logits_NK.amax(1, keepdim=True)
     own_N = z_NK.gather(1, labels_N[:, None])[:, 0]
 
@@ -82,8 +81,7 @@ def calibrate_halves(logits_NK: Tensor, labels_N: Tensor, seed: int = 0, halves:
 
     The halves are drawn from `seed`, whatever the device, unless `halves` gives them.
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     if len(labels_N) < 2:
         raise UserError("logits_NK holds one sample; pass at least two, one to fit a temperature and one to score")
     first, second = halves or random_halves(len(labels_N), seed)

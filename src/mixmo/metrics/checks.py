@@ -8,6 +8,12 @@ from mixmo.errors import UserError
 _AXES = {"M": "members", "P": "predictors", "N": "samples", "K": "classes"}
 
 
+def check_answers(logits: Tensor, labels_N: Tensor, axes: str) -> tuple[Tensor, Tensor]:
+    """Logits by `check_logits`, and by `check_labels` the labels of their samples."""
+    logits = check_logits(logits, axes)
+    return logits, check_labels(labels_N, logits)
+
+
 def check_logits(logits: Tensor, axes: str) -> Tensor:
     """`logits` in float64: finite, with one dimension a letter of `axes` (such as "MNK") and at least two classes."""
     if not isinstance(logits, Tensor):

@@ -12,13 +12,13 @@ more than was asked for.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from mixmo.errors import UserError
-from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.checks import check_answers, check_logits
 from mixmo.registry import Registry
 
 Score = Callable[[Tensor, Tensor, float, int], Tensor]  # (p (N, K), u (N, 1), lam, k_reg) -> (N, K), low conforms
@@ -76,25 +76,16 @@ class Conformal:
 
         `u_N` are the uniform numbers of a randomised method; by default from torch's generator.
         """
-        score_NK = scores(logits_NK, self.method, self.randomised, self.lam, self.k_reg, u_N)
-        return score_NK <= self.quantile
+        return self.scores(logits_NK, u_N) <= self.quantile
 
-
-def scores(
-    logits_NK: Tensor,
-    method: str,
-    randomised: bool = False,
-    lam: float = 0.0,
-    k_reg: int = 0,
-    u_N: Tensor | None = None,
-) -> Tensor:
-    """How badly each class conforms to each sample, float64 (N, K)."""
-    p_NK = check_logits(logits_NK, "NK").softmax(1)
-    if not randomised:
-        u_N = p_NK.new_ones(len(p_NK))
-    elif u_N is None:
-        u_N = torch.rand(len(p_NK), dtype=torch.float64)
-    return CONFORMAL[method](p_NK, u_N.to(p_NK)[:, None], lam, k_reg)
+    def scores(self, logits_NK: Tensor, u_N: Tensor | None = None) -> Tensor:
+        """How badly each class conforms to each sample, float64 (N, K)."""
+        p_NK = check_logits(logits_NK, "NK").softmax(1)
+        if not self.randomised:
+            u_N = p_NK.new_ones(len(p_NK))
+        elif u_N is None:
+            u_N = torch.rand(len(p_NK), dtype=torch.float64)
+        return CONFORMAL[self.method](p_NK, u_N.to(p_NK)[:, None], self.lam, self.k_reg)
 
 
 def fit_conformal(
@@ -115,10 +106,10 @@ def fit_conformal(
     >>> round(1 - fitted.quantile, 4), fitted.sets(torch.eye(3)[:1]).tolist()
     (0.5761, [[True, False, False]])
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
-    own_N = scores(logits_NK, method, randomised, lam, k_reg, u_N).gather(1, labels_N[:, None])[:, 0]
-    return Conformal(method, level, _quantile(own_N, level), randomised, lam, k_reg)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
+    unfitted = Conformal(method, level, math.nan, randomised, lam, k_reg)
+    own_N = unfitted.scores(logits_NK, u_N).gather(1, labels_N[:, None])[:, 0]
+    return replace(unfitted, quantile=_quantile(own_N, level))
 
 
 def tune(
@@ -128,8 +119,7 @@ def tune(
 
     k_reg is the `level` quantile of the true classes' ranks; lam that of `LAMBDAS` with the smallest sets on average.
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     rank_N = ranks(logits_NK.softmax(1)).gather(1, labels_N[:, None])[:, 0]
     k_reg = round(_quantile(rank_N.double(), level))
     if randomised and u_N is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mixmo.errors import UserError
-from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.checks import check_answers
 from mixmo.registry import Registry
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (logits (P, N, K), labels (N,)) -> (P, P) float64
@@ -48,8 +48,7 @@ def ratio_error(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
 @DIVERSITY.add("agreement")
 def agreement(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
     """Share of samples on which the two give the same answer, right or wrong."""
-    logits_PNK = check_logits(logits_PNK, "PNK")
-    check_labels(labels_N, logits_PNK)
+    logits_PNK, _ = check_answers(logits_PNK, labels_N, "PNK")
     answer_PN = logits_PNK.argmax(2)
     return torch.stack([(answer_PN == answer_N).double().mean(1) for answer_N in answer_PN])
 
@@ -89,8 +88,7 @@ def kl(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
 
     Entry (i, j): mean_n sum_k p_ink (log p_ink - log p_jnk).
     """
-    logits_PNK = check_logits(logits_PNK, "PNK")
-    check_labels(labels_N, logits_PNK)
+    logits_PNK, _ = check_answers(logits_PNK, labels_N, "PNK")
     log_PNK = logits_PNK.log_softmax(2)
     rows = [(log_NK.exp() * (log_NK - log_PNK)).sum(2).mean(1) for log_NK in log_PNK]
     return torch.stack(rows).clamp(min=0)  # rounding may leave -1e-17 between equal predictors
@@ -98,8 +96,8 @@ def kl(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
 
 def _counts(logits_PNK: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """n_11, n_10, n_01, n_00 as float64 matrices (P, P)."""
-    logits_PNK = check_logits(logits_PNK, "PNK")
-    right_PN = (logits_PNK.argmax(2) == check_labels(labels_N, logits_PNK)).double()
+    logits_PNK, labels_N = check_answers(logits_PNK, labels_N, "PNK")
+    right_PN = (logits_PNK.argmax(2) == labels_N).double()
     wrong_PN = 1 - right_PN
     return right_PN @ right_PN.T, right_PN @ wrong_PN.T, wrong_PN @ right_PN.T, wrong_PN @ wrong_PN.T
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mixmo.errors import UserError, first_line
 from mixmo.metrics.calibration import Halves, calibrate_halves
-from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.checks import check_answers
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
 from mixmo.metrics.scores import METRICS, ece, nll
 from mixmo.placement import on_cpu
@@ -68,8 +68,7 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
     For an ensemble of several networks, stack the members of all of them: `torch.cat([first_MNK, second_MNK])`. Two
     halves are drawn from `seed` for the calibration, the same for all, unless `halves` gives them.
     """
-    logits_MNK = check_logits(logits_MNK, "MNK")
-    labels_N = check_labels(labels_N, logits_MNK)
+    logits_MNK, labels_N = check_answers(logits_MNK, labels_N, "MNK")
     diversity = None
     if len(logits_MNK) > 1:
         means = {name: _mean(name, DIVERSITY[name](logits_MNK, labels_N), len(logits_MNK)) for name in DIVERSITY}

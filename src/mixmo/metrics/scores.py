@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.checks import check_answers
 from mixmo.metrics.ood import auroc
 from mixmo.registry import Registry
 
@@ -45,8 +45,8 @@ def top5(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def _top(logits_NK: Tensor, labels_N: Tensor, k: int) -> Tensor:
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N1 = check_labels(labels_N, logits_NK)[:, None]
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
+    labels_N1 = labels_N[:, None]
     own_N1 = logits_NK.gather(1, labels_N1)
     earlier_NK = torch.arange(logits_NK.shape[1], device=logits_NK.device) < labels_N1
     ahead_NK = (logits_NK > own_N1) | ((logits_NK == own_N1) & earlier_NK)
@@ -56,8 +56,8 @@ def _top(logits_NK: Tensor, labels_N: Tensor, k: int) -> Tensor:
 @METRICS.add("nll")
 def nll(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     """Negative log-likelihood: mean_n -log p_{n, y_n}, in nats."""
-    logits_NK = check_logits(logits_NK, "NK")
-    return F.cross_entropy(logits_NK, check_labels(labels_N, logits_NK))
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
+    return F.cross_entropy(logits_NK, labels_N)
 
 
 @METRICS.add("brier")
@@ -69,8 +69,8 @@ def brier(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     >>> brier(torch.zeros(1, 2), torch.tensor([0])).item()
     0.5
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    target_NK = F.one_hot(check_labels(labels_N, logits_NK), logits_NK.shape[1])
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
+    target_NK = F.one_hot(labels_N, logits_NK.shape[1])
     return (logits_NK.softmax(1) - target_NK).square().sum(1).mean()
 
 
@@ -81,8 +81,7 @@ def ece(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     sum_b |B_b| / N * |mean_{n in B_b} c_n - mean_{n in B_b} 1[right]|, where B_b holds the confidences in
     ((b - 1)/15, b/15]. It is biased upwards by small N: two halves have a larger mean ECE than the whole.
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     confidence_N = logits_NK.softmax(1).amax(1)
     edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=logits_NK.device)
     bin_N = torch.bucketize(confidence_N, edges[1:-1])  # edges[b] < confidence <= edges[b + 1]
@@ -98,8 +97,7 @@ def tace(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     15 bins of n_k // 15, the last one taking the remainder too; then
     1/(N K) sum_k sum_b |sum_{n in B_kb} (p_nk - 1[y_n = k])|.
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     samples, classes = logits_NK.shape
     p_NK, order_NK = logits_NK.softmax(1).sort(dim=0, stable=True)
     kept_K = (p_NK > TACE_THRESHOLD).sum(0)
@@ -118,8 +116,7 @@ def auc(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     The chance that a right answer is more confident than a wrong one, ties counting for half. With no wrong answer, or
     no right one, there is nothing to tell apart: 0.5.
     """
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     confidence_N = logits_NK.softmax(1).amax(1)
     right_N = logits_NK.argmax(1) == labels_N
     if right_N.all() or not right_N.any():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mixmo.errors import UserError
-from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.checks import check_answers, check_logits
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ def fit_selective(logits_NK: Tensor, labels_N: Tensor, risk: float = 0.05, delta
     for name, value in (("risk", risk), ("delta", delta)):
         if not 0 < value < 1:
             raise UserError(f"{name} = {value} is no probability; take one between 0 and 1")
-    logits_NK = check_logits(logits_NK, "NK")
-    labels_N = check_labels(labels_N, logits_NK)
+    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     confidence_N, order_N = logits_NK.softmax(1).amax(1).sort(descending=True)
     errors_N = (logits_NK.argmax(1) != labels_N)[order_N].cumsum(0)
     samples = len(labels_N)

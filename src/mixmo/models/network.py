@@ -101,6 +101,12 @@ class Network(Ensemble):
         return torch.stack([head(pooled) for head in self.heads])
 
 
+def channels(net: Network) -> int | None:
+    """Of its images: what the first convolution reads; None where a network of one's own has none."""
+    found = (layer.in_channels for layer in net.encoders[0].modules() if isinstance(layer, nn.Conv2d))
+    return next(found, None)
+
+
 def blend(encoded: Sequence[Tensor], coefficients: Tensor | None) -> Tensor:
     """Mixing block (equation 2) of M encodings (N, C, h, w): M sum_i mask_i * c_i(x_i), or the plain sum."""
     if coefficients is None:

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from mixmo.engine.batch import Batches
-from mixmo.engine.prepare import check_fit, image_size
-from mixmo.models import stage_shapes
+from mixmo.engine.prepare import check_fit
 from mixmo.plots.style import COLOURS, FAINT, INK, figure, row_title, show_image, styled, tinted
 from mixmo.recipes import Recipe
 from mixmo.types import Dataset, Mix
@@ -31,14 +30,14 @@ def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0)
     """
     check_fit(recipe, dataset)
     generator = Generator().manual_seed(seed)
-    batches = Batches(recipe, dataset, dataset.train, _shapes(recipe, dataset))
+    batches = Batches(recipe, dataset, dataset.train)
     unique = torch.randperm(len(dataset.train.labels), generator=generator)[: recipe.batch_size // recipe.repetition]
     draws = batches.draw(unique, generator)
     chance = torch.tensor(1.0 if recipe.p > 0 else 0.0)
     mix = batches.mix(draws, chance)
     plain = draws._replace(augmix=None, pixel=None, hidden=None)
     uncut = recipe.replace(crop=0, crop_scale=1.0, flip=False)
-    untouched = Batches(uncut, dataset, dataset.train, batches.shapes)
+    untouched = Batches(uncut, dataset, dataset.train)
     middle = plain._replace(crop=torch.full_like(plain.crop, 0.5))
     stages = {"raw": untouched.mix(middle, chance)}
     cropped = recipe.crop > 0 or recipe.crop_scale < 1 or recipe.size is not None
@@ -58,14 +57,6 @@ def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0)
             for head in range(len(mix.weights))
         ],
     )
-
-
-def _shapes(recipe: Recipe, dataset: Dataset) -> list[torch.Size]:
-    if recipe.hidden == "none":
-        return []
-    with torch.device("meta"):
-        net = recipe.network(len(dataset.classes), dataset.train.images.shape[3])
-    return stage_shapes(net, recipe.seen(image_size(dataset)))
 
 
 def _pixels(mix: Mix, dataset: Dataset) -> Tensor:

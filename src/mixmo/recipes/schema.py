@@ -126,7 +126,7 @@ class Recipe:
         self._check_numbers()
         self._check_batches()
         self._check_members()
-        self.mixer(self.stride)
+        self.mixer()
 
     def _check_types(self) -> None:
         for name, kind in KINDS.items():
@@ -225,7 +225,7 @@ class Recipe:
 
     @property
     def stride(self) -> int:
-        """Of the encoders: masks are drawn at the resolution of what they give."""
+        """Of the encoders."""
         return FAMILIES[self.model](self.depth, self.width).stride
 
     def seen(self, size: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -246,9 +246,9 @@ class Recipe:
     def architecture(self) -> str:
         return f"{self.model}{self.depth}_{self.width}"
 
-    def mixer(self, stride: int = 1) -> Mixer:
-        """How its batches are mixed, for an encoder with this stride."""
-        return Mixer(self.mask, self.members, self.alpha, self.p, self.r, stride, self.association)
+    def mixer(self) -> Mixer:
+        """How its batches are mixed: masks are drawn at the resolution of what the encoders give."""
+        return Mixer(self.mask, self.members, self.alpha, self.p, self.r, self.stride, self.association)
 
     def network(self, classes: int, channels: int = 3) -> Network:
         """A fresh network from the global random generator of torch."""

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mixmo.loss import loss
 from mixmo.models import Network
-from mixmo.predict import evaluating
+from mixmo.modes import evaluating
 from mixmo.types import Mix
 
 
@@ -22,7 +22,7 @@ def saliency(net: Network, mix: Mix, clean: float) -> tuple[Tensor, Tensor | Non
         value = loss(net(asked), asked)
         (gradient,) = torch.autograd.grad(value, images, retain_graph=True)
         return strength(gradient), clean * value
-    with evaluating([net]):
+    with evaluating(net):
         (gradient,) = torch.autograd.grad(loss(net(asked), asked), images)
     return strength(gradient), None
 

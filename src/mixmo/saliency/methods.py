@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from mixmo.models import Network
+from mixmo.random import draw_gamma
 from mixmo.registry import Registry
 from mixmo.saliency.comixup import BLOCKS, comixup_masks, comixup_mix, part_size
 from mixmo.saliency.gradient import saliency
@@ -59,7 +60,7 @@ def mix_by_saliency(
 def draw_puzzle(n: int, grids: tuple[int, ...], alpha: float, generator: Generator) -> SaliencyDraws:
     device = generator.device
     uniform = torch.rand(n, device=device, generator=generator)
-    gamma = torch._standard_gamma(torch.full((2,), alpha, device=device), generator)
+    gamma = draw_gamma(alpha, 2, device=device, generator=generator)
     blocks = grids[np.random.default_rng(generator.initial_seed()).integers(len(grids))]
     return SaliencyDraws(blocks, uniform, gamma)
 
@@ -69,9 +70,9 @@ def puzzle(
 ) -> tuple[Tensor, Tensor]:
     """Puzzle-Mix: two images by the mask that hides least of what is salient, their blocks moved into view."""
     partner_N = draws.uniform.argsort()
-    gamma = draws.gamma.clamp_min(torch.finfo(draws.gamma.dtype).tiny)
+    lam = draws.gamma[0] / draws.gamma.sum()
     std = images_NCHW.new_tensor(settings.std)
-    mask = puzzle_mask(images_NCHW, saliency_NHW, partner_N, gamma[0] / gamma.sum(), draws.blocks, std)
+    mask = puzzle_mask(images_NCHW, saliency_NHW, partner_N, lam, draws.blocks, std)
     mixed, own_N = puzzle_mix(images_NCHW, mask, saliency_NHW, partner_N, settings.transport)
     return mixed, torch.lerp(targets_NK[partner_N], targets_NK, own_N[:, None])
 
@@ -79,7 +80,7 @@ def puzzle(
 def draw_comixup(n: int, grids: tuple[int, ...], alpha: float, generator: Generator) -> SaliencyDraws:
     device, blocks = generator.device, grids[0]
     uniform = torch.rand(n, blocks, blocks, device=device, generator=generator)
-    gamma = torch._standard_gamma(torch.full((n,), alpha, device=device), generator)
+    gamma = draw_gamma(alpha, n, device=device, generator=generator)
     return SaliencyDraws(blocks, uniform, gamma)
 
 
@@ -91,8 +92,7 @@ def comixup(
     images, targets, maps, uniform, gamma = (
         x.unflatten(0, (-1, m)) for x in (images_NCHW, targets_NK, saliency_NHW, draws.uniform, draws.gamma)
     )
-    ratio = gamma / gamma.sum(1, keepdim=True).clamp_min(torch.finfo(gamma.dtype).tiny)
-    masks = comixup_masks(maps, ratio, (uniform * m).long().clamp_max(m - 1))
+    masks = comixup_masks(maps, gamma / gamma.sum(1, keepdim=True), (uniform * m).long().clamp_max(m - 1))
     mixed, labels = comixup_mix(images, targets, masks)
     return mixed.flatten(0, 1), labels.flatten(0, 1)
 

@@ -104,7 +104,7 @@ def _names(given: str | Sequence[str] | None, role: str) -> tuple[str, ...] | No
 def _encoders(layer: nn.Module, stem: Stem, members: int, apart: float) -> Encoders:
     """M stems that start as the given one: shared out where that is linear in its weights, else averaged."""
     one, other = split(layer)
-    with at_rest(layer), at_rest(one), at_rest(other), torch.no_grad():
+    with at_rest(layer, one, other), torch.no_grad():
         linear = close(one(stem.input) + other(stem.input), layer(stem.input))
     if linear:
         return Encoders(spread([layer], members, apart), stem.layout)

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from mixmo.errors import UserError, unknown
+from mixmo.models.calls import Call, calls
 from mixmo.wrapping.layers import Heads, recomputed
-from mixmo.wrapping.probe import Call, Trial, calls
+from mixmo.wrapping.probe import Trial
 from mixmo.wrapping.wrapped import logits_of
 
 BRANCHES = 8  # more layers than this that read the image are no stem
@@ -68,13 +69,14 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
 
     One layer in general; two where a model averages two heads.
     """
-    _check_raw(model, trial)
     classes = trial.logits.shape[1]
     layers = _named(model, names, "head") if names else leaves(model)
+    kinds = PROBABILITIES if names else (*PROBABILITIES, nn.Identity)  # what the user names may be one
+    ends: dict[str, nn.Module] = {name: end for name, end in model.named_modules() if isinstance(end, kinds)}
     with torch.no_grad():
-        _, seen = calls(model, layers, trial.images.clone())
-    if not names:
-        _check_classifies(model, trial, layers)
+        _, seen = calls(model, layers | ends, trial.images.clone())
+    _check_end(trial, layers, ends, seen)
+    seen = [call for call in seen if call.name in layers]
     dims = {call.name: class_dim(layers[call.name], call.output, classes) for call in seen}
     fitting = [Head(name, dim, _vectors(layers[name])) for name, dim in dims.items() if dim]
     if names:
@@ -99,28 +101,19 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
     )
 
 
-def _check_raw(model: nn.Module, trial: Trial) -> None:
-    """Refuses probabilities: the loss wants logits."""
-    last: dict[str, nn.Module] = {k: v for k, v in model.named_modules() if isinstance(v, PROBABILITIES)}
-    with torch.no_grad():
-        _, seen = calls(model, last, trial.images.clone())
-    for call in seen:
-        if torch.equal(call.output, trial.logits):
-            kind = type(last[call.name]).__name__
-            raise UserError(f"the model ends with a {kind} ('{call.name}'); take it off and leave it to the loss")
+def _check_end(trial: Trial, layers: dict[str, nn.Module], ends: dict[str, nn.Module], seen: Sequence[Call]) -> None:
+    """Refuses probabilities, for the loss wants logits, and an Identity in the place of the classifier.
 
-
-def _check_classifies(model: nn.Module, trial: Trial, layers: dict[str, nn.Module]) -> None:
-    """Refuses an Identity in the place of the classifier; after one, as timm's models have it, it does no harm."""
-    ends: dict[str, nn.Module] = {
-        name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Identity)
-    }
-    with torch.no_grad():
-        _, seen = calls(model, layers | ends, trial.images.clone())
+    After a classifier, as timm's models have it, an Identity does no harm.
+    """
     answers = [call.output.flatten(1) for call in seen if call.name in layers and not _vectors(layers[call.name])]
     for call in seen:
-        last = call.name in ends and torch.equal(call.output, trial.logits)
-        if last and not any(torch.equal(answer, call.input.flatten(1)) for answer in answers):
+        if call.name not in ends or not torch.equal(call.output, trial.logits):
+            continue
+        if isinstance(ends[call.name], PROBABILITIES):
+            kind = type(ends[call.name]).__name__
+            raise UserError(f"the model ends with a {kind} ('{call.name}'); take it off and leave it to the loss")
+        if not any(torch.equal(answer, call.input.flatten(1)) for answer in answers):
             raise UserError(
                 f"the model ends with an Identity ('{call.name}') and answers with features; put a layer with an "
                 "answer a class there, or name the head by head="

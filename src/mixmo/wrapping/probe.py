@@ -1,7 +1,7 @@
-"""Runs a classifier on a small batch, to see what it takes, which layers it calls and what it answers."""
+"""Runs a classifier on a small batch, to see what it takes and what it answers."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, product
 from typing import Any, NamedTuple
@@ -11,9 +11,12 @@ from torch import Tensor, nn
 
 from mixmo import memory
 from mixmo.errors import UserError
+from mixmo.models.network import Ensemble, Network, channels
+from mixmo.modes import evaluating
 from mixmo.wrapping.wrapped import logits_of
 
 Size = tuple[int, int, int]  # C, H, W
+CIFAR = 32
 SIDES = (64, 32, 224, 299, 28, 128, 256, 16, 8)  # tried for a model that does not say
 
 
@@ -28,28 +31,18 @@ class Trial(NamedTuple):
         return tuple(self.images.shape[1:])  # type: ignore[return-value]
 
 
-class Call(NamedTuple):
-    """One call of a layer in a forward pass."""
-
-    name: str
-    input: Tensor
-    output: Tensor
-
-
 @contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
+def at_rest(*models: nn.Module) -> Iterator[None]:
     """In evaluation mode, parameters without gradients; every flag is put back after."""
-    modes = [(module, module.training) for module in model.modules()]
-    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    model.eval()
-    model.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, flag in wanted:
-            parameter.requires_grad_(flag)
+    wanted = [(parameter, parameter.requires_grad) for model in models for parameter in model.parameters()]
+    with evaluating(*models):
+        try:
+            for parameter, _ in wanted:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter, flag in wanted:
+                parameter.requires_grad_(flag)
 
 
 def try_out(model: nn.Module, size: Size | None) -> Trial:
@@ -87,6 +80,16 @@ def check_size(size: Size | None) -> None:
         raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
 
 
+def image_size(net: Ensemble) -> Size:
+    """Of images that a network takes, as it knows it; a `Network` takes any size, and is shown CIFAR's."""
+    known: Size | None = getattr(net, "size", None)
+    if known is not None:
+        return known
+    if isinstance(net, Network) and (reads := channels(net)):
+        return (reads, CIFAR, CIFAR)
+    raise UserError("the size of the images is not known; give `size=(channels, height, width)`")
+
+
 def sample(model: nn.Module, size: Size) -> Tensor:
     """Two random images, on the model's device and in its precision; the same at each call."""
     generator = torch.Generator().manual_seed(0)
@@ -103,30 +106,6 @@ def close(a: Tensor, b: Tensor) -> bool:
 def relative(a: Tensor, b: Tensor) -> float:
     """The largest difference, relative to the largest value."""
     return ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item()
-
-
-def calls(
-    model: nn.Module, layers: dict[str, nn.Module], images: Tensor, cut: Iterable[str] = ()
-) -> tuple[Any, list[Call]]:
-    """The model's output and the calls of `layers` in order; the outputs of those in `cut` pass on no gradient."""
-    seen: list[Call] = []
-
-    def note(name: str, stop: bool) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-            if isinstance(output, Tensor) and inputs and isinstance(inputs[0], Tensor):
-                seen.append(Call(name, inputs[0], output.clone()))  # an activation may overwrite it
-                return output.detach() if stop else output
-            return output
-
-        return hook
-
-    cut = set(cut)
-    handles = [layer.register_forward_hook(note(name, name in cut)) for name, layer in layers.items()]
-    try:
-        return model(images), seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _declared(model: nn.Module) -> Iterator[Size]:

@@ -1,16 +1,18 @@
 """Models that run otherwise in training: with auxiliary heads, or with layers computed a second time."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
+from mixmo.models.calls import calls
+from mixmo.modes import modes_kept
 from mixmo.wrapping.find import class_dim, leaves
 from mixmo.wrapping.layers import recomputed
-from mixmo.wrapping.probe import Trial, calls
+from mixmo.wrapping.probe import Trial
 from mixmo.wrapping.wrapped import logits_of
 
 
@@ -19,11 +21,8 @@ def check_training(model: nn.Module, trial: Trial, stems: Sequence[str], chosen:
 
     Then what is not behind it is frozen: parameters without a part in the loss would stop distributed training.
     """
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    modes = [(module, module.training) for module in model.modules()]
     layers = leaves(model)
-    model.train()
-    try:
+    with _training(model):
         try:
             with torch.enable_grad():
                 images = trial.images.clone().requires_grad_()
@@ -45,13 +44,21 @@ def check_training(model: nn.Module, trial: Trial, stems: Sequence[str], chosen:
         used = torch.autograd.grad(logits_of(output).sum(), wanted, allow_unused=True)
         for parameter, gradient in zip(wanted, used, strict=True):
             parameter.requires_grad_(gradient is not None)
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name in kept:
-                    buffer.copy_(kept[name])
+
+
+@contextmanager
+def _training(model: nn.Module) -> Iterator[None]:
+    """In training mode; modes and batch statistics are put back after."""
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with modes_kept(model):
+        model.train()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, buffer in model.named_buffers():
+                    if name in kept:
+                        buffer.copy_(kept[name])
 
 
 def _check_called_once(model: nn.Module, stems: Sequence[str], output: Any, images: Tensor) -> None:
