@@ -84,6 +84,9 @@ class Run:
         """A run that exists."""
         run = cls(path)
         if not is_run(run.path):
+            if is_run(run.path.parent):
+                missing = "that network has not begun to train, or was removed"
+                raise UserError(f"{run.path} is no run directory: {missing}; give the folders beside it that are")
             raise UserError(f"{run.path} is no run directory: it has no recipe.yaml; give the --out of a `mixmo train`")
         return run
 
@@ -172,7 +175,7 @@ class Run:
     def json(self, name: str) -> Any:
         """A JSON file of the run, with the fields that it must have."""
         path = self.path / name
-        if name == "scores.json" and not path.exists():
+        if not path.exists() and not self.finished:
             raise UserError(f"{path} is missing: {UNFINISHED}")
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
