@@ -13,6 +13,7 @@ from mixmo.analysis.filters import Activity, activity, check_finite, core_norms,
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network, run_logits, stack
 from mixmo.metrics.diversity import DIVERSITY
+from mixmo.metrics.report import ready
 from mixmo.metrics.scores import top1
 from mixmo.models import Network
 from mixmo.runs import Run
@@ -47,7 +48,8 @@ class Analysis:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, ready for JSON."""
         runs = [asdict(run) | {"active": [active._asdict() for active in run.active]} for run in self.runs]
-        return asdict(self) | {"runs": runs}
+        plain: dict[str, Any] = ready(asdict(self) | {"runs": runs})
+        return plain
 
 
 def analyse(

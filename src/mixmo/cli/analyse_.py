@@ -9,7 +9,7 @@ from rich.table import Table
 from mixmo.analysis import Analysis, analyse, columns, to_csv
 from mixmo.analysis.summary import LAST, THRESHOLDS
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.console import Output, grid
+from mixmo.cli.console import Output, grid, number
 from mixmo.engine import Runtime
 from mixmo.errors import UserError, unknown
 from mixmo.metrics import DIVERSITY
@@ -117,5 +117,5 @@ def diversity_table(found: Analysis, letters: list[str], measure: str) -> Table:
     ]
     table = grid("", *names, title=measure)
     for i, row in enumerate(found.diversity[measure]):
-        table.add_row(names[i], *["." if i == j else f"{value:.3f}" for j, value in enumerate(row)])
+        table.add_row(names[i], *["." if i == j else number(value, 3) for j, value in enumerate(row)])
     return table
