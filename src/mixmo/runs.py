@@ -76,7 +76,7 @@ class Run:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{run.path} cannot be made ({error.strerror or error}); give another --out") from error
-        run.write_recipe(recipe)
+        run.write_recipe(recipe, new=True)
         return run
 
     @classmethod
@@ -111,12 +111,15 @@ class Run:
         seal.check(path)
         return recipe
 
-    def write_recipe(self, recipe: Recipe) -> None:
-        self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
+    def write_recipe(self, recipe: Recipe, new: bool = False) -> None:
+        self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False), new)
 
-    def write(self, name: str, content: str | bytes) -> None:
-        """Write a whole file or nothing: an earlier one stays until the new one is on the disk."""
-        with replacing(self.path / name) as path:
+    def write(self, name: str, content: str | bytes, new: bool = False) -> None:
+        """Write a whole file or nothing: an earlier one stays until the new one is on the disk, or with `new` for ever.
+
+        Of two processes that have just found nothing here, one begins.
+        """
+        with replacing(self.path / name, new) as path:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], shard_mb: float | None = None) -> None:
