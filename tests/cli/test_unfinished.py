@@ -124,9 +124,13 @@ def test_a_checkpoint_replaced_while_they_are_listed(stopped: Run, tmp_path: Pat
 
 def test_what_is_not_there_yet(stopped: Run, tmp_path: Path, said: Callable[..., str]) -> None:
     fresh = train(RECIPE, tmp_path / "fresh", QUIET, until=2)
-    assert "holds no best weights yet, but the last ones (--which last)" in said("eval", fresh.path)
+    assert "has not ended, and has no best weights yet, but the last ones (--which last); continue it" in said(
+        "eval", fresh.path
+    )
     shutil.rmtree(fresh.path / "checkpoints")
-    assert "fresh/checkpoints holds no checkpoint yet; let the training go on" in said("eval", fresh.path)
+    assert "fresh/scores.json is missing: the training has not ended, and has no checkpoint yet; continue it" in said(
+        "eval", fresh.path
+    )
     (fresh.path / "dataset.json").unlink()
     assert "dataset.json is missing: the training has not ended" in said("eval", fresh.path)
     several = Run.create(tmp_path / "several", RECIPE.replace(networks=2))

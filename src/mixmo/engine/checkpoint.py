@@ -196,8 +196,11 @@ class Checkpoints:
             except (UserError, OSError) as error:
                 if self.latest() == latest:
                     raise unusable(latest, error) from error
-        missing = "checkpoint yet" if latest is None else "best weights yet, but the last ones (--which last)"
-        raise UserError(f"{self.folder} holds no {missing}; let the training go on, with --resume if it was stopped")
+        missing = "no checkpoint yet" if latest is None else "no best weights yet, but the last ones (--which last)"
+        scores = self.folder.with_name("scores.json")
+        raise UserError(
+            f"{scores} is missing: the training has not ended, and has {missing}; continue it with --resume"
+        )
 
     def best(self, state: State) -> dict[str, Tensor] | None:
         """The weights of the best epoch so far."""
