@@ -266,6 +266,9 @@ def test_weights_side_by_side_are_the_same_network() -> None:
 def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "net.pt2"
     path.write_text("precious")
+    (tmp_path / "folder.pt2").mkdir()
+    with pytest.raises(UserError, match=r"folder.pt2 is a folder; give the name of a file, such as .*model.pt2"):
+        export(network(), tmp_path / "folder.pt2", size=SIZE, overwrite=True)
     with pytest.raises(UserError, match=r"net.pt2 exists already"):
         export(network(), path, size=SIZE)
     assert path.read_text() == "precious"

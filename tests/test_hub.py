@@ -436,9 +436,36 @@ def test_a_config_that_is_none(saved: Path, content: str, message: str):
         mixmo.load(saved)
 
 
+def test_empty_folders_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The current one, one behind a link, and one in the home folder."""
+    net, images = mixmo.create("wrn10_1", classes=3).eval(), torch.rand(2, 3, 32, 32)
+    (here := tmp_path / "here").mkdir()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for given, place in ((".", here), ("../link/", tmp_path / "target"), ("~/net", tmp_path / "home" / "net")):
+        mixmo.save_pretrained(net, given)
+        assert {path.name for path in place.iterdir()} == {
+            "config.json",
+            "model.safetensors",
+            "README.md",
+            "SHA256SUMS",
+        }
+        torch.testing.assert_close(mixmo.load(given)(images), net(images))
+    assert "# here\n" in (here / "README.md").read_text()
+    assert (tmp_path / "link").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "target", "link", "home"}
+    for name in ("a\0b", "n" * 300):
+        with pytest.raises(UserError, match=r"; give a(nother)? path"):
+            mixmo.save_pretrained(net, name)
+
+
 def test_refusals(saved: Path, tmp_path: Path):
     net = mixmo.create("wrn10_1", classes=4)
-    with pytest.raises(UserError, match="saved exists already; give a new folder, or remove it"):
+    with pytest.raises(
+        UserError, match="saved exists already and is not an empty folder; give a new one, or remove it"
+    ):
         mixmo.save_pretrained(net, saved)
     with pytest.raises(UserError, match="there are 3 names for the 4 classes of the network"):
         mixmo.save_pretrained(net, tmp_path / "a", about=ABOUT)

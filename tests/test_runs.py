@@ -385,14 +385,34 @@ def test_a_checkpoint_beyond_the_end(tmp_path: Path) -> None:
 
 def test_a_training_that_has_not_ended_says_so(runs: list[Run], tmp_path: Path):
     run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
-    for name in ("logits-last.safetensors", "last.safetensors"):
-        (run.path / name).unlink()
+    (run.path / "logits-last.safetensors").unlink()
     with pytest.raises(UserError, match=r"logits-last.safetensors is missing; .* remove scores.json there"):
         run.logits()
     (run.path / "scores.json").unlink()
-    for ask in (run.logits, lambda: load_network(run), lambda: run.json("scores.json")):
+    for ask in (run.logits, lambda: run.json("scores.json")):
         with pytest.raises(UserError, match=r"(last.safetensors|scores.json) is missing: the training has not ended"):
             ask()
+
+
+def test_two_that_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one found nothing there, but comes too late: the first one's recipe stays."""
+    first = Run.create(tmp_path / "run", SMALL)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", lambda path: iter(()))
+        with pytest.raises(
+            UserError, match=r"recipe.yaml could not be written \(File exists\);.* wait for the process"
+        ):
+            Run.create(tmp_path / "run", SMALL.replace(seed=1))
+    assert first.recipe == SMALL
+    assert [path.name for path in first.path.iterdir()] == ["recipe.yaml"]
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert Run.create(tmp_path / "run", SMALL).recipe == SMALL
 
 
 def test_a_line_that_is_no_epoch(tmp_path: Path) -> None:

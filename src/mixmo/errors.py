@@ -39,10 +39,16 @@ def check_number(name: str, value: object) -> None:
 
 
 def check_path(name: str, value: str | os.PathLike[str]) -> Path:
-    """The path, or a sentence where there is none."""
-    if not isinstance(value, str | os.PathLike) or value == "":
+    """The path, from the home folder where it begins with ~, or a sentence where it is none."""
+    if not isinstance(value, str | os.PathLike) or value == "" or "\0" in str(value):
         raise UserError(f"{name} = {value!r}; give a path")
-    return Path(value)
+    try:
+        path = Path(value).expanduser()
+        path.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a character that no name has, nobody's home
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{name} = {str(value)[:40]!r} cannot be looked at ({reason}); give another path") from error
+    return path
 
 
 def first_line(error: BaseException) -> str:

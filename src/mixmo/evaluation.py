@@ -1,6 +1,7 @@
-"""Scores of finished runs: of one, or of several as one ensemble of N x M predictions."""
+"""Scores of runs: of one, or of several as one ensemble of N x M predictions."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -15,7 +16,7 @@ from mixmo.calibration import Calibration
 from mixmo.errors import UserError, unknown
 from mixmo.metrics import METRICS
 from mixmo.metrics.report import evaluate
-from mixmo.models import Network
+from mixmo.models import Network, multiply_adds, parameters
 from mixmo.placement import on_cpu
 from mixmo.predict import check_multiplex, default_batch, predict_split
 from mixmo.prediction import Prediction
@@ -26,15 +27,47 @@ from mixmo.weights import fill
 CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
 
 
-@on_cpu
+class Unfinished(UserWarning):
+    """The training of a run has not ended: what is said of it is said of weights that it will leave behind."""
+
+
 def load_network(run: Run, which: str = "last") -> Network:
-    """The trained network of a run, on the CPU, in eval mode."""
+    """The trained network of a run, on the CPU, in eval mode; of one that has not ended, as it is by now."""
+    return load_so_far(run, which)[0]
+
+
+@on_cpu
+def load_so_far(run: Run, which: str) -> tuple[Network, int | None]:
+    """The network of a run, and of which step it is if that has not ended. A warning says so."""
     if which not in WHICH:
         raise unknown("epoch", which, WHICH)
-    about = run.json("dataset.json")
-    net = run.recipe.network(len(about["classes"]), about["size"][0])
-    fill(net, run.path / f"{which}.safetensors")
-    return net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    about, recipe, step = run.json("dataset.json"), run.recipe, None
+    net = recipe.network(len(about["classes"]), about["size"][0])
+    if run.finished:
+        fill(net, run.path / f"{which}.safetensors")
+    else:
+        from mixmo.engine.checkpoint import Checkpoints  # here: the engine starts from networks that this loads
+
+        step = Checkpoints(run.path / "checkpoints").fill(net, which, averaged=recipe.average > 0)
+        epoch = max((line["epoch"] for line in run.metrics() if line["step"] <= step), default=0)
+        warnings.warn(
+            f"the training of {run.path} has not ended; its {which} weights so far are those of step {step:,}, after "
+            f"epoch {epoch} of {recipe.epochs}",
+            Unfinished,
+            stacklevel=2,
+        )
+    return net.eval().to(memory_format=torch.channels_last), step  # type: ignore[call-overload]
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """What a run's scores.json says; before that is there, the part of it that is known."""
+    if run.finished:
+        found: dict[str, Any] = run.json("scores.json")
+        return found
+    about, recipe = run.json("dataset.json"), run.recipe
+    net = recipe.network(len(about["classes"]), about["size"][0])
+    cost = {"parameters": parameters(net), "multiply_adds": multiply_adds(net, tuple(about["size"]))}
+    return {**cost, "best_by": "validation" if recipe.validation else "test"}
 
 
 def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
@@ -50,11 +83,11 @@ def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
 
 
 def run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> tuple[Tensor, Tensor]:
-    """Every head's test logits and the labels: as stored, or computed again from the weights."""
-    if source == "logits":
+    """Every head's test logits and the labels: as stored, or from the weights, as also where nothing is stored yet."""
+    if source == "logits" and run.finished:
         return run.logits(which)
-    dataset = load_test(run, root, device)
     net = load_network(run, which).to(device)
+    dataset = load_test(run, root, device)
     logits_MNK, labels_N = predict_split(net, dataset, dataset.test, size=run.recipe.size)
     return logits_MNK.cpu(), labels_N.cpu()
 
@@ -69,14 +102,14 @@ def score_runs(
     """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
     runs = [Run(path) for run in runs for path in run.networks()]
     check_different(runs)
-    stored = [run.json("scores.json") for run in runs]
+    stored = [summary(run) for run in runs]
     scores: dict[str, Any] = {
         "runs": [str(run.path) for run in runs],
         "parameters": sum(s["parameters"] for s in stored),
         "multiply_adds": sum(s["multiply_adds"] for s in stored),
         "best_by": stored[0]["best_by"],
     }
-    if len(runs) == 1:
+    if len(runs) == 1 and "best_epoch" in stored[0]:
         scores["best_epoch"] = stored[0]["best_epoch"]
     for which in epochs:
         logits, labels = stack(
@@ -124,7 +157,7 @@ def score_multiplexed(
     if any(run.recipe.dataset != about.dataset or run.recipe.members != about.members for run in runs):
         raise UserError("runs multiplexed together must have the same data set and as many members; give others alone")
     check_multiplex(nets[0], about.members)
-    cost = sum(run.json("scores.json")["multiply_adds"] for run in runs)
+    cost = sum(summary(run)["multiply_adds"] for run in runs)
     batch = default_batch(device)
     rows = []
 

@@ -23,25 +23,41 @@ REMEDIES = {  # for what cannot be written
     errno.ENOENT: "put back its folder, which was removed or moved",
     errno.EACCES: "make its folder writable",
     errno.EROFS: "make its disk writable",
+    errno.EEXIST: "wait for the process that has just made it",
 }
 UNFINISHED = "the training has not ended; continue it with --resume"
 AGAIN = "if it is of a run, remove scores.json there and train with --resume, which writes it again"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary neighbour that takes the place of `path` when all went well, and is removed when not."""
+def replacing(path: Path, new: bool = False) -> Iterator[Path]:
+    """A temporary neighbour that takes the place of `path` when all went well, and is removed when not.
+
+    With `new` that place must be free, also if another process comes to it at the same moment.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.replace(path)
+        if not (new and _linked(temporary, path)):
+            temporary.replace(path)
     except OSError as error:
         raise unwritten(path, error) from error
     finally:
         with suppress(OSError):  # of a disk that refuses that too: what went wrong first is what to say
             temporary.unlink(missing_ok=True)
+
+
+def _linked(temporary: Path, path: Path) -> bool:
+    """Whether the file has got this name too; not on a file system without links."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def unwritten(path: Path, error: OSError) -> UserError:

@@ -50,7 +50,9 @@ def load_members(runs: Sequence[Run], which: str, device: torch.device) -> list[
     return [Member(run, load_network(run, which).to(device), run.json("dataset.json")) for run in runs]
 
 
-def score_corruptions(runs: Sequence[Run], folder: Path, which: str, device: torch.device) -> dict[str, Any]:
+def score_corruptions(
+    runs: Sequence[Run], folder: Path, which: str, device: torch.device, root: Path | None = None
+) -> dict[str, Any]:
     """Top1, Top5 and NLL of the ensemble on every corruption and severity in `folder`, in the layout of CIFAR-C.
 
     `pooled`: over all images of all corruptions and severities, as the paper (19 x 5). `mce`: the mean error, 1 - Top1,
@@ -58,7 +60,7 @@ def score_corruptions(runs: Sequence[Run], folder: Path, which: str, device: tor
     ImageNet-C's. It is None if one of the 15 is not in the folder.
     """
     cells = corrupted(folder)
-    clean_MNK, clean_labels_N = stack([run.logits(which) for run in runs], runs)
+    clean_MNK, clean_labels_N = stack([run_logits(run, which, "logits", device, root) for run in runs], runs)
     members = load_members(runs, which, device)
     for member in members:
         _check_fit(member, cells[0], folder, clean_labels_N)

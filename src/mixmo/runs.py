@@ -76,7 +76,7 @@ class Run:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{run.path} cannot be made ({error.strerror or error}); give another --out") from error
-        run.write_recipe(recipe)
+        run.write_recipe(recipe, new=True)
         return run
 
     @classmethod
@@ -84,6 +84,9 @@ class Run:
         """A run that exists."""
         run = cls(path)
         if not is_run(run.path):
+            if is_run(run.path.parent):
+                missing = "that network has not begun to train, or was removed"
+                raise UserError(f"{run.path} is no run directory: {missing}; give the folders beside it that are")
             raise UserError(f"{run.path} is no run directory: it has no recipe.yaml; give the --out of a `mixmo train`")
         return run
 
@@ -108,12 +111,15 @@ class Run:
         seal.check(path)
         return recipe
 
-    def write_recipe(self, recipe: Recipe) -> None:
-        self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
+    def write_recipe(self, recipe: Recipe, new: bool = False) -> None:
+        self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False), new)
 
-    def write(self, name: str, text: str) -> None:
-        """Write a whole file or nothing: an earlier one stays until the new one is on the disk."""
-        with replacing(self.path / name) as path:
+    def write(self, name: str, text: str, new: bool = False) -> None:
+        """Write a whole file or nothing: an earlier one stays until the new one is on the disk, or with `new` for ever.
+
+        Of two processes that have just found nothing here, one begins.
+        """
+        with replacing(self.path / name, new) as path:
             path.write_bytes(text.encode())
 
     def finish(self, scores: dict[str, Any]) -> None:
@@ -169,7 +175,7 @@ class Run:
     def json(self, name: str) -> Any:
         """A JSON file of the run, with the fields that it must have."""
         path = self.path / name
-        if name == "scores.json" and not path.exists():
+        if not path.exists() and not self.finished:
             raise UserError(f"{path} is missing: {UNFINISHED}")
         try:
             found = json.loads(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from mixmo.cli import main
 from mixmo.evaluation import load_network
 from mixmo.files import load_tensors, save_tensors
 from mixmo.recipes import Recipe
-from mixmo.runs import Run, plain
+from mixmo.runs import Run
 
 
 def test_against_the_stored_logits(runs: list[Run]) -> None:
@@ -114,7 +114,8 @@ def test_unfinished_and_different(runs: list[Run], tmp_path: Path, capsys: pytes
     Run.create(tmp_path / "fresh", Recipe())
     assert main(["analyse", str(tmp_path / "fresh")]) == 2
     assert "--resume" in capsys.readouterr().err
-    other = Run.create(tmp_path / "other", Recipe(**plain(runs[0].recipe) | {"decay": ()}))
+    other = Run(shutil.copytree(runs[0].path, tmp_path / "other"))
+    (other.path / seal.NAME).unlink()
     tensors = load_tensors(runs[0].path / "logits-last.safetensors")
     save_tensors(tensors | {"labels": (tensors["labels"] + 1) % 10}, other.path / "logits-last.safetensors")
     assert main(["analyse", str(runs[0].path), str(other.path)]) == 2

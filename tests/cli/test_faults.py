@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,12 @@ def test_refused_in_one_sentence(
 def test_nothing_given_for_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "digits/cut-mixmo", "--width", ""]) == 2
     assert "width: expected int, got nothing" in capsys.readouterr().err
+
+
+def test_a_path_from_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., str]) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "taken").write_text("")
+    assert f"{tmp_path / 'taken'} exists already" in said("train", "digits/cut-mixmo", "--out=~/taken")
 
 
 def test_an_empty_path_is_not_the_current_folder(

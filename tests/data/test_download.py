@@ -172,6 +172,27 @@ def test_a_cut_connection_goes_on_where_it_ended(server: Server, tmp_path: Path)
     assert server.asked == [None, "bytes=100000-", "bytes=200000-"]
 
 
+@pytest.mark.parametrize("step", ["md5", "unpack"])
+def test_killed_between_two_steps_the_same_command_goes_on(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+):
+    """Also if what came was damaged, and nobody had looked yet: it must not pass for an archive put there by hand."""
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    server.content = GOOD if step == "unpack" else GOOD[:-9] + b"x" * 9
+    with monkeypatch.context() as patched:
+        patched.setattr(download, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            get("cifar10", tmp_path)
+    server.content = GOOD
+    if step == "md5":
+        refused(tmp_path, "was deleted from")
+    get("cifar10", tmp_path)
+    assert (tmp_path / "cifar-10-batches-py" / "data").read_bytes() == NOISE
+
+
 def test_cut_too_often_keeps_the_part_for_the_next_call(server: Server, tmp_path: Path):
     server.cut_after, server.cuts = 1_000, download.TRIES
     part = tmp_path / "cifar-10-python.tar.gz.part"
@@ -246,7 +267,7 @@ def test_a_part_of_another_file_is_found_by_its_checksum(server: Server, tmp_pat
 def test_wrong_checksum(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     offer(monkeypatch, server, GOOD, md5="0" * 32)
     found = hashlib.md5(GOOD).hexdigest()
-    where = tmp_path / "cifar-10-python.tar.gz"
+    where = tmp_path / "cifar-10-python.tar.gz.part"
     refused(tmp_path, SOURCES["cifar10"].url, f"md5 {found} instead of {'0' * 32}", f"deleted from {where}; try again")
     assert list(tmp_path.iterdir()) == []
 

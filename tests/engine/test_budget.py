@@ -1,5 +1,6 @@
 """A wall-clock budget fits the schedule, and leaves no trace of how it was measured."""
 
+import itertools
 import time
 from pathlib import Path
 
@@ -28,6 +29,18 @@ def test_epochs_and_warmup_follow_the_time() -> None:
     with pytest.raises(UserError, match=r"leave 0 s.* an epoch takes 2 s here, after 10 s.*give 0.5 more"):
         fitted(SMALL, schedule, pace, -13.0)
     assert fitted(SMALL, schedule, pace, -13.0 + 0.5 * 60).epochs == 1
+
+
+def test_a_clock_that_is_set_while_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By hand, or by a time server: progress, the time left and the seconds told do not follow it."""
+    true, jumps = time.time, itertools.cycle((0, -1e7, 1e7))
+    monkeypatch.setattr(time, "time", lambda: true() + next(jumps))
+    run = train(SMALL.replace(epochs=2, repetition=1), tmp_path / "run", Runtime(device="cpu", save_seconds=0.1))
+    seconds = [line["seconds"] for line in run.metrics()]
+    assert 0 < seconds[0] <= seconds[1] < 600
+    assert capsys.readouterr().err.endswith("  0:00 left\n")
 
 
 def test_scoring_is_budgeted_as_it_will_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

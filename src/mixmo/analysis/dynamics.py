@@ -26,7 +26,7 @@ def columns(run: Run) -> dict[str, list[float]]:
 
 
 def average(table: Columns, last: int = 10) -> dict[str, float]:
-    """The mean of each column over the last epochs (the paper reports the last 10), of those that were scored.
+    """The mean of each column over the last epochs (the paper reports the last 10), of those that have one.
 
     >>> average({"epoch": [1, 2, 3], "lr": [0.3, 0.2, 0.1]}, last=2)["epoch"]
     2.5
@@ -37,7 +37,8 @@ def average(table: Columns, last: int = 10) -> dict[str, float]:
     means = {}
     for name, values in table.items():
         known = [value for value in values[-lines:] if not math.isnan(value)]
-        means[name] = math.fsum(known) / len(known) if known else math.nan
+        if known:
+            means[name] = math.fsum(known) / len(known)
     return means
 
 

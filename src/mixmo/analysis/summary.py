@@ -1,16 +1,19 @@
-"""Everything the analyses say about some finished runs: what `mixmo analyse` prints."""
+"""Everything the analyses say about some runs: what `mixmo analyse` prints."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mixmo.analysis.dynamics import average, columns
 from mixmo.analysis.filters import Activity, activity, check_finite, core_norms, encoder_norms, separation
 from mixmo.errors import UserError
-from mixmo.evaluation import load_network, stack
+from mixmo.evaluation import load_network, run_logits, stack
 from mixmo.metrics.diversity import DIVERSITY
+from mixmo.metrics.report import ready
 from mixmo.metrics.scores import top1
 from mixmo.models import Network
 from mixmo.runs import Run
@@ -45,15 +48,24 @@ class Analysis:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, ready for JSON."""
         runs = [asdict(run) | {"active": [active._asdict() for active in run.active]} for run in self.runs]
-        return asdict(self) | {"runs": runs}
+        plain: dict[str, Any] = ready(asdict(self) | {"runs": runs})
+        return plain
 
 
 def analyse(
-    runs: Sequence[Run], which: str = "last", thresholds: Sequence[float] = THRESHOLDS, last: int = LAST
+    runs: Sequence[Run],
+    which: str = "last",
+    thresholds: Sequence[float] = THRESHOLDS,
+    last: int = LAST,
+    device: torch.device | None = None,
+    root: Path | None = None,
 ) -> Analysis:
-    """Filters, members' accuracy, pairwise diversity and the averages over the last epochs."""
-    runs = [Run(path) for run in runs for path in run.networks()]
-    parts = [run.logits(which) for run in runs]
+    """Filters, members' accuracy, pairwise diversity and the averages over the last epochs.
+
+    A run that has not ended is tested on the `device` with its data set from the folder `root`.
+    """
+    runs = [Run.open(path) for run in runs for path in run.networks()]
+    parts = [run_logits(run, which, "logits", device or torch.device("cpu"), root) for run in runs]
     logits_PNK, labels_N = stack(parts, runs)
     return Analysis(
         which=which,

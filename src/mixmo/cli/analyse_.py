@@ -9,14 +9,15 @@ from rich.table import Table
 from mixmo.analysis import Analysis, analyse, columns, to_csv
 from mixmo.analysis.summary import LAST, THRESHOLDS
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.console import Output, grid
+from mixmo.cli.console import Output, grid, number
+from mixmo.engine import Runtime
 from mixmo.errors import UserError, unknown
 from mixmo.metrics import DIVERSITY
 from mixmo.runs import Run
 
 
 def main(arguments: list[str]) -> None:
-    into = parser("analyse", "Filters, members, diversity and training dynamics of finished runs.")
+    into = parser("analyse", "Filters, members, diversity and training dynamics of runs.")
     into.add_argument("runs", nargs="+", type=Path, help="run directories, tested on the same data")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of the weights and logits")
     into.add_argument(
@@ -26,6 +27,8 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--measure", default="ratio_error", help="diversity shown pair by pair (`mixmo list metrics`)")
     into.add_argument("--json", action="store_true", help="print everything as JSON")
     into.add_argument("--csv", action="store_true", help="print the training dynamics as CSV, a line an epoch")
+    into.add_argument("--device", default="auto", help="where to test a run that has not ended")
+    into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, for such a run")
     parsed = parse(into, arguments)
     if parsed.json and parsed.csv:
         raise UserError("--json and --csv exclude each other; give one of them")
@@ -35,7 +38,8 @@ def main(arguments: list[str]) -> None:
     if parsed.csv:
         print(to_csv({str(run.path): columns(run) for run in runs}), end="")
         return
-    found = analyse(runs, parsed.which, parsed.thresholds, parsed.last)
+    device = Runtime(device=parsed.device).resolve()
+    found = analyse(runs, parsed.which, parsed.thresholds, parsed.last, device, parsed.data)
     if parsed.json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
@@ -113,5 +117,5 @@ def diversity_table(found: Analysis, letters: list[str], measure: str) -> Table:
     ]
     table = grid("", *names, title=measure)
     for i, row in enumerate(found.diversity[measure]):
-        table.add_row(names[i], *["." if i == j else f"{value:.3f}" for j, value in enumerate(row)])
+        table.add_row(names[i], *["." if i == j else number(value, 3) for j, value in enumerate(row)])
     return table

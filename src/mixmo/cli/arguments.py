@@ -11,7 +11,7 @@ import jsonargparse
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from mixmo.errors import UserError, unknown
+from mixmo.errors import UserError, check_path, unknown
 from mixmo.recipes import Recipe, named
 from mixmo.recipes.schema import FIELDS
 
@@ -116,6 +116,9 @@ def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:
     # As of a shell variable that is not set: a path of it would be the current folder.
     if empty := [word for word in arguments if not word or word in {f"{option}=" for option in options}]:
         raise UserError(f"{empty[0] or repr('')} is empty; give a value, or leave it out (see {into.prog} --help)")
+    for name, value in vars(parsed).items():
+        if isinstance(value, Path):  # a shell leaves --out=~/runs as it is
+            setattr(parsed, name, check_path(name, value))
     return parsed
 
 

@@ -1,5 +1,7 @@
 """How tables look, and where they are printed."""
 
+import math
+
 from rich.console import Console
 from rich.table import Table
 
@@ -13,6 +15,11 @@ class Output(Console):
     def on_broken_pipe(self) -> None:
         """The reader has seen enough, which is no error; rich would exit with one."""
         raise BrokenPipeError
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A dash for what is none, as a metric of a user's own may give."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
 def grid(*columns: str, words: int = 1, title: str | None = None) -> Table:

@@ -1,7 +1,9 @@
 """mixmo eval MODEL... [--on IMAGES] [--source logits|weights] [--corruptions DIR] [--ood NAME] [--multiplex]"""
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +15,7 @@ from mixmo.cli.model import dataset_logits, labelled_logits, open_model
 from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
-from mixmo.evaluation import check_different, score_answers, score_multiplexed, score_runs
+from mixmo.evaluation import Unfinished, check_different, score_answers, score_multiplexed, score_runs
 from mixmo.hub.load import MODEL
 from mixmo.robustness import score_corruptions, score_ood
 from mixmo.runs import WHICH, Run, is_run
@@ -23,7 +25,10 @@ ONE = ("--corruptions", "--ood")  # of which a user may well want several
 
 
 def main(arguments: list[str]) -> None:
-    into = parser("eval", "Score a run directory or a saved network; several are scored as one ensemble.")
+    into = parser(
+        "eval",
+        "Score a run directory, also one that has not ended, or a saved network; several are scored as one ensemble.",
+    )
     into.add_argument("models", nargs="+", type=Path, help=f"each a {MODEL}")
     into.add_argument(
         "--on",
@@ -57,37 +62,60 @@ def main(arguments: list[str]) -> None:
     for option in ONE:
         if sum(word.partition("=")[0] == option for word in arguments) > 1:
             raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
+    with unfinished() as sentences:
+        scores = score(parsed)
+    if parsed.json:
+        print(json.dumps(scores | ({"unfinished": sentences} if sentences else {}), indent=2))
+    else:
+        show(scores, " + ".join(str(path) for path in parsed.models))
+        print(*sentences, sep="\n", end="\n" if sentences else "")
+
+
+@contextmanager
+def unfinished() -> Iterator[list[str]]:
+    """What is said meanwhile of runs that have not ended: it belongs beside their scores."""
+    sentences: list[str] = []
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def note(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            sentences.append(str(message)) if category is Unfinished else usual(message, category, *where)
+
+        warnings.simplefilter("default", Unfinished)  # whatever -W says
+        warnings.showwarning = note  # type: ignore[assignment]
+        yield sentences
+
+
+def score(parsed: Namespace) -> dict[str, Any]:
+    """What is asked for."""
     device, which = Runtime(device=parsed.device).resolve(), parsed.which or "last"
-    title = " + ".join(str(path) for path in parsed.models)
     saved = [path for path in parsed.models if not is_run(path)]
     if parsed.on is not None or saved:
         refuse_others(parsed, saved)
-        answers = score_models(parsed.models, parsed.on, which, device, parsed.data)
-        if parsed.json:
-            print(json.dumps(answers, indent=2))
-        else:
-            print_answers(answers, title)
-        return
+        return score_models(parsed.models, parsed.on, which, device, parsed.data)
     runs = [Run.open(path) for given in parsed.models for path in Run.open(given).networks()]
     check_different(runs)
     scores: dict[str, Any] = {"runs": [str(run.path) for run in runs]}
     if parsed.corruptions is not None:
-        scores["corrupted"] = score_corruptions(runs, parsed.corruptions, which, device)
+        scores["corrupted"] = score_corruptions(runs, parsed.corruptions, which, device, parsed.data)
     if parsed.ood is not None:
         scores["ood"] = score_ood(runs, parsed.ood, which, device, parsed.data, parsed.source)
     if parsed.multiplex:
         scores["multiplexed"] = score_multiplexed(runs, which, device, parsed.data)
-    if len(scores) == 1:
-        epochs = WHICH if parsed.which is None else (parsed.which,)
-        scores = score_runs(runs, parsed.source, device, parsed.data, epochs)
-    if parsed.json:
-        print(json.dumps(scores, indent=2))
+    if len(scores) > 1:
+        return scores
+    return score_runs(runs, parsed.source, device, parsed.data, WHICH if parsed.which is None else (parsed.which,))
+
+
+def show(scores: dict[str, Any], title: str) -> None:
+    """The scores as tables."""
+    if "on" in scores:
+        print_answers(scores, title)
     elif "parameters" in scores:
         print_report(scores, title)
-    else:
-        for kind, show in PRINTERS.items():
-            if kind in scores:
-                show(scores[kind], title)
+    for kind, show_kind in PRINTERS.items():
+        if kind in scores:
+            show_kind(scores[kind], title)
 
 
 def refuse_others(parsed: Namespace, saved: Sequence[Path]) -> None:

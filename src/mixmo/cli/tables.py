@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mixmo.cli.console import Output, grid
+from mixmo.cli.console import Output, grid, number
 from mixmo.metrics import Diversity, Scores
 from mixmo.runs import WHICH
 
@@ -34,7 +34,7 @@ def _members(report: dict[str, Any]) -> list[list[str]]:
     if len(report["members"]) > 1:
         rows += [(f"member {m}", member) for m, member in enumerate(report["members"])]
     shares, numbers = ("top1", "top5"), ("nll", "nllc", "ece", "brier", *_own(report["ensemble"], Scores))
-    return [[who, *(f"{100 * s[k]:.2f}" for k in shares), *(f"{s[k]:.4f}" for k in numbers)] for who, s in rows]
+    return [[who, *(f"{100 * s[k]:.2f}" for k in shares), *(number(s[k]) for k in numbers)] for who, s in rows]
 
 
 def _own(scores: dict[str, Any], ours: type[Scores | Diversity]) -> list[str]:
@@ -42,8 +42,8 @@ def _own(scores: dict[str, Any], ours: type[Scores | Diversity]) -> list[str]:
     return [name for name in scores if name not in ours._fields]
 
 
-def _diversity(diversity: dict[str, float]) -> str:
-    own = [f"{name} {diversity[name]:.4f}" for name in _own(diversity, Diversity)]
+def _diversity(diversity: dict[str, Any]) -> str:
+    own = [f"{name} {number(diversity[name])}" for name in _own(diversity, Diversity)]
     ours = [f"ratio-error {diversity['ratio_error']:.3f}", f"agreement {100 * diversity['agreement']:.2f} %"]
     return ", ".join(ours + own)
 

@@ -116,8 +116,12 @@ def _get(name: str, source: Source, to: Path) -> None:
     by_hand = archive.exists()
     if not by_hand:
         command = f"`mixmo data get {name} --to {to}` unpacks it"
-        _fetch(source, archive, f"put {source.archive} into {to} by hand, then {command}")
-    _verify(source, archive, keep=by_hand)
+        part = archive.with_name(f"{archive.name}.part")
+        _fetch(source, part, f"put {source.archive} into {to} by hand, then {command}")
+        _verify(source, part, keep=False)
+        os.replace(part, archive)  # right, whatever happens to this process now
+    else:
+        _verify(source, archive, keep=True)
     unpack(archive, to / source.folder, source.members, source.size)
     if not by_hand:
         archive.unlink()
@@ -138,12 +142,10 @@ def _verify(source: Source, archive: Path, keep: bool) -> None:
     )
 
 
-def _fetch(source: Source, archive: Path, by_hand: str) -> None:
-    part = archive.with_name(f"{archive.name}.part")
+def _fetch(source: Source, part: Path, by_hand: str) -> None:
     with bar(Console(stderr=True), DownloadColumn(), TransferSpeedColumn()) as progress:
         for _ in range(TRIES):
             if _attempt(source, part, by_hand, progress):
-                os.replace(part, archive)
                 return
     raise UserError(
         f"the connection to {source.url} was cut or nearly stood still {TRIES} times; {part} keeps what came, "

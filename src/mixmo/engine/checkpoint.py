@@ -75,7 +75,10 @@ class Checkpoints:
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint."""
-        complete = [path for path in self.all() if (path / "state.json").is_file()]
+        there = self.all()
+        complete = [path for path in there if (path / "state.json").is_file()]
+        if not complete and self.all() != there:  # a training has just replaced the one that was listed
+            return self.latest()
         return max(complete, default=None, key=lambda path: int(path.name))
 
     def all(self) -> list[Path]:
@@ -174,6 +177,30 @@ class Checkpoints:
         except (UserError, RuntimeError) as error:
             raise unusable(latest, error) from error
         return state
+
+    def fill(self, net: nn.Module, which: str, averaged: bool) -> int:
+        """Fill a network with the weights to score, the newest or the best so far, and give the step of these.
+
+        Where a training goes on, a checkpoint may be replaced while it is read: then the next one is read.
+        """
+        while (latest := self.latest()) is not None:
+            try:
+                state = read_state(latest)
+                step = state.step if which == "last" else state.best_step
+                if step is None:
+                    break
+                newest = latest / ("average.safetensors" if averaged else "weights.safetensors")
+                fill(net, newest if which == "last" else self.best_path(step))
+                check_sums(latest)
+                return step
+            except (UserError, OSError) as error:
+                if self.latest() == latest:
+                    raise unusable(latest, error) from error
+        missing = "no checkpoint yet" if latest is None else "no best weights yet, but the last ones (--which last)"
+        scores = self.folder.with_name("scores.json")
+        raise UserError(
+            f"{scores} is missing: the training has not ended, and has {missing}; continue it with --resume"
+        )
 
     def best(self, state: State) -> dict[str, Tensor] | None:
         """The weights of the best epoch so far."""

@@ -162,7 +162,9 @@ def check_target(path: Path, precision: str, overwrite: bool) -> None:
         raise UserError("int8 is made by onnxruntime; export to .onnx, or take --precision bf16")
     if not path.parent.is_dir():
         raise UserError(f"the folder {path.parent} does not exist; make it, or name another file")
-    if path.is_dir() or (path.exists() and not overwrite):
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file, such as {path / f'model{path.suffix}'}")
+    if path.exists() and not overwrite:
         raise UserError(f"{path} exists already; give another name, or allow to overwrite it (--force, overwrite=True)")
     if path.suffix == ".onnx":
         onnx_.check()

@@ -48,7 +48,7 @@ def save_pretrained(
     origin: Origin | None = None,
     half: bool = False,
 ) -> Path:
-    """Write a network to a new folder: config.json, model.safetensors, README.md, SHA256SUMS. Gives it back.
+    """Write a network to a new or empty folder: config.json, model.safetensors, README.md, SHA256SUMS. Gives it back.
 
     `about` (by default `net.about`) says how its images are prepared and how good it is; `calibration` replaces the one
     in it. `name` is its name on the Hub, for the model card, which tells the `origin` of the network too. `half` rounds
@@ -60,7 +60,7 @@ def save_pretrained(
     if not isinstance(net, Ensemble):
         raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists already; give a new folder, or remove it")
+        raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")
     about = getattr(net, "about", None) if about is None else about
     if not isinstance(about, About | None):
         raise UserError(f"about is a {type(about).__name__}; give a mixmo.About(...)")
@@ -74,7 +74,7 @@ def save_pretrained(
     images, answers = sample(net, about)
     if not answers.isfinite().all():
         raise UserError("the network answers NaN or infinite values; see whether its training diverged")
-    with drafts(folder) as temporary:
+    with drafts(folder.absolute()) as temporary:
         draft = temporary / "draft"
         draft.mkdir()
         tensors = net.state_dict()
@@ -91,11 +91,13 @@ def save_pretrained(
                 "the network answers otherwise than a fresh one with its weights; undo what changed its parts"
             )
         (draft / seal.NAME).write_text(seal.sums({file: draft / file for file in (CONFIG, WEIGHTS)}))
-        text = card(name or folder.name, architecture, about, origin)
+        text = card(name or folder.absolute().name, architecture, about, origin)
         (draft / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")  # names may come from file names
-        if folder.exists():
-            folder.rmdir()
-        shutil.move(draft, folder)
+        if not folder.exists():
+            shutil.move(draft, folder)
+        else:  # filled, not replaced: it may be the current folder, a link or a mount point
+            for file in sorted(draft.iterdir(), key=lambda file: file.name == CONFIG):  # last, what makes it a network
+                shutil.move(file, folder / file.name)
     return folder
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from mixmo.about import About
 from mixmo.calibration import Calibration, calibrate
 from mixmo.errors import UserError, check_path
-from mixmo.evaluation import load_network
+from mixmo.evaluation import load_so_far
 from mixmo.files import AGAIN, index_of, load_tensors
 from mixmo.hub.folder import check_about, from_pretrained
 from mixmo.metrics.conformal import fewest
@@ -25,7 +25,8 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
 
     A path that exists goes before a shipped name (`mixmo.shipped()`), and this before the Hub. The network's attribute
     `about` has the names of the classes, how images are prepared, the scores, and a calibration: as saved, or fitted to
-    the validation images of the run, if it held some out. `which` is "last" or "best", for runs.
+    the validation images of the run, if it held some out. `which` is "last" or "best", for runs; of one that has not
+    ended, the newest checkpoint or the best weights so far, without a calibration, and a warning says of which step.
     """
     if not is_run(check_path("where", where)):
         if which != "last":
@@ -37,8 +38,8 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
             f"{where} holds {run.recipe.networks} networks; load each of its folders 0, 1, ... and give them to "
             "mixmo.predict in a list"
         )
-    net = load_network(run, which)
-    about = about_run(run, which)
+    net, step = load_so_far(run, which)
+    about = about_run(run, which, step)
     try:
         check_about(net, about)
     except UserError as error:
@@ -47,23 +48,26 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
     return net
 
 
-def about_run(run: Run, which: str) -> About:
-    """What a run says of its network."""
+def about_run(run: Run, which: str, step: int | None) -> About:
+    """What a run says of its network; before the run has ended, of that of a step."""
     dataset = run.json("dataset.json")
-    scores = run.json("scores.json")[which]["ensemble"]
+    if step is None:
+        scores = run.json("scores.json")[which]["ensemble"]
+    else:
+        scores = next((line["test"]["ensemble"] for line in run.metrics() if line["step"] == step), {})
     try:
         about = About.from_dict(
             {
                 **{key: dataset[key] for key in ("size", "mean", "std", "classes")},
                 "resize": dataset.get("resize"),
                 "dataset": dataset["name"],
-                "scores": {key: scores[key] for key in SCORES},
+                "scores": {key: scores[key] for key in SCORES if key in scores},
             }
         )
     except UserError as error:
         raise UserError(f"{run.path / 'dataset.json'}: {error}") from error
     path = run.path / f"logits-{which}.safetensors"
-    if run.recipe.validation < FEWEST:
+    if run.recipe.validation < FEWEST or step is not None:
         return about
     if not path.is_file() and not index_of(path).is_file():  # it may have been left out of a copy, being large
         warnings.warn(

@@ -1,5 +1,6 @@
 """All scores of an ensemble from its stored logits: of the mean of the members, of each member, and between them."""
 
+import math
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -53,12 +54,25 @@ class Report(NamedTuple):
     diversity: Diversity | None  # None for a single member
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and floats, ready for JSON; scores of users' own beside ours."""
+        """Plain dicts, lists and floats, ready for JSON: None for NaN; scores of users' own beside ours."""
         return {
             "ensemble": _plain(self.ensemble),
             "members": [_plain(member) for member in self.members],
             "diversity": self.diversity and _plain(self.diversity),
         }
+
+
+def ready(value: Any) -> Any:
+    """Nested values as JSON can hold them, which has no NaN and no infinity.
+
+    >>> ready({"own": [1.0, float("nan")], "top1": 0.5})
+    {'own': [1.0, None], 'top1': 0.5}
+    """
+    if isinstance(value, dict):
+        return {key: ready(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [ready(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @on_cpu
@@ -117,4 +131,5 @@ def _fields(values: dict[str, float], known: Collection[str]) -> dict[str, Any]:
 def _plain(scores: Scores | Diversity) -> dict[str, Any]:
     ours = scores._asdict()
     own = ours.pop("own")
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in (ours | own).items()}
+    plain: dict[str, Any] = ready(ours | own)
+    return plain

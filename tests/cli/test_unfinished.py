@@ -1,0 +1,149 @@
+"""A run that has not ended answers with the weights it has, says of which step they are, and stays as it is."""
+
+import dataclasses
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mixmo
+from mixmo import UserError
+from mixmo.cli import main
+from mixmo.engine import Runtime, checkpoint, train
+from mixmo.evaluation import Unfinished, load_network, score_runs
+from mixmo.recipes import named
+from mixmo.reproduce.store import Store
+from mixmo.runs import Run
+
+RECIPE = named("digits/cut-mixmo").replace(
+    epochs=3, width=1, batch_size=256, repetition=1, average=2.0
+)  # 5 steps an epoch
+QUIET = Runtime(device="cpu", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Within an epoch, with averaged weights in shards."""
+    path = tmp_path_factory.mktemp("stopped") / "run"
+    steps = train(RECIPE, path, dataclasses.replace(QUIET, shard_mb=0.1), until=13)
+    assert (path / "checkpoints" / "00000013" / "average.safetensors.index.json").is_file()
+    return steps
+
+
+def content(run: Run) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(run.path.rglob("*")) if path.is_file()}
+
+
+def test_every_command_that_reads_weights(stopped: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, run = content(stopped), str(stopped.path)
+    image = Path(__file__).parents[1] / "samples" / "seal.png"
+    told = f"the training of {run} has not ended; its last weights so far are those of step 13, after epoch 2 of 3"
+    for command in (
+        ["eval", run, "--which", "last"],
+        ["eval", run, "--which", "last", "--json"],
+        ["eval", run, "--on", "digits"],
+        ["eval", run, "--multiplex"],
+        ["predict", run, str(image)],
+        ["analyse", run, "--device", "cpu"],
+        ["export", run, "--to", str(tmp_path / "a.pt2")],
+        ["plot", "filters", run, "--out", str(tmp_path / "a.png")],
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            assert main(command) == 0
+        assert capsys.readouterr().out.count(told) == (command[0] == "eval"), command
+        assert [str(warning.message) for warning in caught].count(told) == (command[0] != "eval"), command
+    assert content(stopped) == before
+    assert Store(stopped.path.parent).finished() == []
+
+
+def test_the_scores_are_those_of_the_epochs(tmp_path: Path) -> None:
+    """Of the averaged weights, as they were scored during training; and the run goes on as if nobody had looked."""
+    run = train(RECIPE, tmp_path / "run", QUIET, until=10)
+    lines = run.metrics()
+    with pytest.warns(Unfinished):
+        scores = score_runs([run])
+    top1 = [line["test"]["ensemble"]["top1"] for line in lines]
+    assert len(set(top1)) > 1
+    assert scores["last"]["ensemble"]["nll"] == pytest.approx(lines[-1]["test"]["ensemble"]["nll"], rel=1e-5)
+    assert scores["best"]["ensemble"]["nll"] == pytest.approx(
+        lines[top1.index(max(top1))]["test"]["ensemble"]["nll"], rel=1e-5
+    )
+    with pytest.warns(Unfinished, match="its best weights so far are those of step"):
+        about = mixmo.load(run.path, "best").about
+    assert about is not None
+    assert about.scores["top1"] == max(top1)
+    ended = train(RECIPE, run.path, QUIET, resume=True)
+    straight = train(RECIPE, tmp_path / "straight", QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        there, here = load_network(straight), load_network(ended)
+    assert all(torch.equal(there.state_dict()[name], tensor) for name, tensor in here.state_dict().items())
+    assert {**score_runs([ended]), "runs": []} == {**score_runs([straight]), "runs": []}
+    assert {key: scores[key] for key in ("parameters", "multiply_adds", "best_by")} == {
+        key: score_runs([ended])[key] for key in ("parameters", "multiply_adds", "best_by")
+    }
+
+
+def test_a_checkpoint_replaced_while_it_is_read(stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    folder, fill, reads = run.path / "checkpoints", checkpoint.fill, 0
+
+    def replaced(*given: Any) -> None:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            (folder / "00000013").rename(newer := folder / "00000014")
+            state = newer / "state.json"
+            state.write_text(json.dumps(json.loads(state.read_text()) | {"step": 14}))
+            (newer / "SHA256SUMS").unlink()
+        fill(*given)
+
+    monkeypatch.setattr(checkpoint, "fill", replaced)
+    with pytest.warns(Unfinished, match="those of step 14, "):
+        load_network(run)
+    assert reads == 2
+
+
+def test_a_checkpoint_replaced_while_they_are_listed(stopped: Run, tmp_path: Path) -> None:
+    class Replaced(checkpoint.Checkpoints):
+        def all(self) -> list[Path]:
+            listed = super().all()
+            if (self.folder / "00000013").exists():
+                (self.folder / "00000013").rename(self.folder / "00000014")
+            return listed
+
+    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    assert Replaced(run.path / "checkpoints").latest() == run.path / "checkpoints" / "00000014"
+
+
+def test_what_is_not_there_yet(stopped: Run, tmp_path: Path, said: Callable[..., str]) -> None:
+    fresh = train(RECIPE, tmp_path / "fresh", QUIET, until=2)
+    assert "has not ended, and has no best weights yet, but the last ones (--which last); continue it" in said(
+        "eval", fresh.path
+    )
+    shutil.rmtree(fresh.path / "checkpoints")
+    assert "fresh/scores.json is missing: the training has not ended, and has no checkpoint yet; continue it" in said(
+        "eval", fresh.path
+    )
+    (fresh.path / "dataset.json").unlink()
+    assert "dataset.json is missing: the training has not ended" in said("eval", fresh.path)
+    several = Run.create(tmp_path / "several", RECIPE.replace(networks=2))
+    shutil.copytree(stopped.path, several.path / "0")
+    for command in ("eval", "analyse"):
+        assert "several/1 is no run directory: that network has not begun to train" in said(command, several.path)
+
+
+def test_a_damaged_checkpoint_is_not_read(stopped: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    best = next((run.path / "checkpoints").glob("best-*-00001-of-*"))
+    data = bytearray(best.read_bytes())
+    data[-1] ^= 1
+    best.write_bytes(data)
+    with pytest.raises(UserError, match=r"00000013 cannot be used: .*best-.* is not as it was when it was saved"):
+        load_network(run, "best")
