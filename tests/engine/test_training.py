@@ -1,5 +1,6 @@
 """Training end to end on the digits: the same from run to run, stopped anywhere, resumed to the last bit."""
 
+import copy
 import json
 import math
 import os
@@ -18,7 +19,10 @@ from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import hold_out
+from mixmo.engine.source import plan
 from mixmo.evaluation import load_network, score_runs
+from mixmo.loss import loss
+from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
 from mixmo.types import Dataset, Split
@@ -203,6 +207,47 @@ def losses(recipe: Recipe, steps: int) -> list[float]:
         trainer.step(draws, trainer.schedule.lr(step), 0.5)
         values.append(trainer.step.meter[0].item())
     return values
+
+
+def test_a_training_is_a_plain_loop(digits: Dataset, tmp_path: Path) -> None:
+    """Each step written out: samples, draws, p and the rate of its time, SGD with Nesterov's momentum, the average."""
+    small = digits._replace(train=Split(digits.train.images[:200], digits.train.labels[:200]))
+    recipe = SMALL.replace(epochs=3, batch_size=64, repetition=2, decay=(0.7,), momentum=0.8, average=0.5)
+    run = Run.create(tmp_path / "run", recipe)
+    trainer = Trainer(recipe, small, run, RUNTIME, torch.device("cpu"))
+    net, averaged = copy.deepcopy(trainer.net), copy.deepcopy(trainer.net).eval()
+    trainer.run()
+    batches = Batches(recipe, small, small.train)
+    weights = list(net.parameters())
+    velocities = [torch.zeros_like(weight) for weight in weights]
+    step = 0
+    for epoch, line in enumerate(run.metrics()):
+        p, losses, right = recipe.mixer().chance((epoch + 1) / 3), [], []
+        for samples in plan(recipe, 200, epoch).unique:
+            rate = 0.2 / 2 * 64 / 128 * min(1.0, (step + 1) / 8) * (0.1 if epoch == 2 else 1.0)  # 8 = 2 b, for 200 / 64
+            mix = batches.mix(batches.draw(samples, trainer.stream.at("step", step)), torch.tensor(p))
+            logits = net(mix)
+            value = loss(logits, mix)
+            losses.append(value.item())
+            right.append((logits.argmax(2) == mix.targets).double().mean().item())
+            for weight, velocity, slope in zip(weights, velocities, torch.autograd.grad(value, weights), strict=True):
+                decayed = slope + 6e-4 * weight.detach()
+                velocity.mul_(0.8).add_(decayed)
+                weight.data -= rate * (decayed + 0.8 * velocity)
+            step += 1
+            if step % 5 == 0:
+                for into, now in zip(averaged.state_dict().values(), net.state_dict().values(), strict=True):
+                    if into.is_floating_point():
+                        into.copy_(math.exp(-5 / 3) * into + (1 - math.exp(-5 / 3)) * now)  # half an epoch is 3 steps
+        assert (line["epoch"], line["step"], line["p"]) == (epoch + 1, step, pytest.approx(p))
+        assert line["lr"] == pytest.approx(rate)
+        assert line["train"] == pytest.approx({"loss": sum(losses) / 6, "top1": sum(right) / 6}, rel=1e-4)
+        answers = predict_split(averaged, small, small.test).logits.mean(0).argmax(1)
+        top1 = (answers == small.test.labels).double().mean().item()
+        assert line["test"]["ensemble"]["top1"] == pytest.approx(top1, abs=0.005)
+    assert step == 18
+    for name, weight in safetensors.torch.load_file(run.path / "last.safetensors").items():
+        torch.testing.assert_close(weight, averaged.state_dict()[name], rtol=1e-3, atol=1e-4)
 
 
 def test_scores_from_logits_and_from_weights_agree(finished: Run) -> None:
