@@ -18,12 +18,9 @@ Columns = Mapping[str, Sequence[float]]
 
 def columns(run: Run) -> dict[str, list[float]]:
     """Every number of every epoch. What an epoch lacks is NaN."""
-    path = run.path / "metrics.jsonl"
-    try:
-        rows = [dict(_flat(line)) for line in run.metrics()]
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, or train again") from error
+    rows = [dict(_flat(line)) for line in run.metrics()]
     if not rows:
+        path = run.path / "metrics.jsonl"
         raise UserError(f"{path} holds no epoch yet; let the training finish one, with --resume if it was stopped")
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
