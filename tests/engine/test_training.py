@@ -22,6 +22,7 @@ from mixmo.engine.prepare import hold_out
 from mixmo.engine.source import plan
 from mixmo.evaluation import load_network, score_runs
 from mixmo.loss import loss
+from mixmo.metrics.report import evaluate
 from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
@@ -279,6 +280,24 @@ def test_best_epoch_is_the_best_of_the_log(finished: Run) -> None:
     tops = [line["test"]["ensemble"]["top1"] for line in finished.metrics()]
     assert finished.json("scores.json")["best_epoch"] == tops.index(max(tops)) + 1
     assert finished.json("scores.json")["best"]["ensemble"]["top1"] == pytest.approx(max(tops))
+
+
+def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = evaluate(torch.eye(10)[None], torch.arange(10))
+    monkeypatch.setattr(Trainer, "score", lambda *_: same)
+    run = train(SMALL.replace(epochs=2), tmp_path / "run", RUNTIME)
+    assert run.json("scores.json")["best_epoch"] == 1
+    best, last = (load_network(run, which).state_dict() for which in ("best", "last"))
+    assert any(not torch.equal(best[name], last[name]) for name in best)
+
+
+@pytest.mark.parametrize(("asked", "mode"), [(None, "eager"), (False, "eager"), (True, "compiled")])
+def test_a_cpu_compiles_if_it_is_asked_to(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool | None, mode: str
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: print)  # another function than the eager one
+    runtime = Runtime(device="cpu", quiet=True, compile=asked)
+    assert Trainer(SMALL, digits, Run.create(tmp_path, SMALL), runtime, torch.device("cpu")).step.mode == mode
 
 
 def test_run_directory_explains_itself(finished: Run) -> None:
