@@ -22,7 +22,7 @@ from mixmo.engine.prepare import hold_out
 from mixmo.engine.source import plan
 from mixmo.evaluation import load_network, score_runs
 from mixmo.loss import loss
-from mixmo.metrics.report import evaluate
+from mixmo.metrics.report import Report, evaluate
 from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
@@ -280,6 +280,19 @@ def test_best_epoch_is_the_best_of_the_log(finished: Run) -> None:
     tops = [line["test"]["ensemble"]["top1"] for line in finished.metrics()]
     assert finished.json("scores.json")["best_epoch"] == tops.index(max(tops)) + 1
     assert finished.json("scores.json")["best"]["ensemble"]["top1"] == pytest.approx(max(tops))
+
+
+def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the test set would say the other one."""
+    right, wrong = (evaluate(torch.eye(10).roll(by, 0)[None], torch.arange(10)) for by in (0, 1))
+
+    def score(self: Trainer, split: Split) -> Report:
+        return right if (split is self.held_out) == (self.state.step == self.schedule.steps_per_epoch) else wrong
+
+    monkeypatch.setattr(Trainer, "score", score)
+    run = train(SMALL.replace(validation=137, epochs=2), tmp_path / "run", RUNTIME)
+    assert [line["test"]["ensemble"]["top1"] for line in run.metrics()] == [0, 1]
+    assert run.json("scores.json")["best_epoch"] == 1
 
 
 def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
