@@ -14,7 +14,7 @@ from mixmo.evaluation import load_network
 from mixmo.metrics import DETECTORS
 from mixmo.predict import predict_split
 from mixmo.recipes import named
-from mixmo.robustness import score_ood
+from mixmo.robustness import _foreign_logits, load_members, score_ood
 from mixmo.runs import Run
 from mixmo.types import Dataset, Split
 
@@ -82,6 +82,12 @@ def test_stored_logits_or_weights(runs: list[Run], photographs: Path):
     stored, again = (score_ood(runs, name, "best", CPU, source=source) for source in ("logits", "weights"))
     for detector in DETECTORS:
         assert again["detectors"][detector] == pytest.approx(stored["detectors"][detector], abs=1e-3)
+
+
+def test_foreign_images_in_parts(runs: list[Run], digits: Dataset):
+    """More than are read at once."""
+    (member,), many = load_members(runs[:1], "last", CPU), Split(digits.train.images[:520], digits.train.labels[:520])
+    torch.testing.assert_close(_foreign_logits(member, many, CPU), member.logits(many.images), rtol=1e-4, atol=1e-4)
 
 
 def test_one_member_never_disagrees(photographs: Path, tmp_path: Path):

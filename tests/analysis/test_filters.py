@@ -1,6 +1,7 @@
 """Filter norms and activity against the authors' code and against plain loops."""
 
 import re
+from collections.abc import Callable
 from zlib import crc32
 
 import numpy as np
@@ -83,6 +84,16 @@ def test_threshold_is_inclusive_and_zero_layers_are_dead() -> None:
 def test_bad_threshold(threshold: float) -> None:
     with pytest.raises(UserError, match="from 0 to 1"):
         activity({"a": torch.ones(2)}, threshold)
+
+
+@pytest.mark.parametrize("norms", [core_norms, encoder_norms])
+def test_nothing_can_be_compared_with_what_is_no_number(norms: Callable[[Network], object]) -> None:
+    net = create("wrn10_1", classes=10, members=2)
+    net.core.stages[1][0].conv1.weight.data[0, 0, 0, 0] = float("nan")
+    with pytest.raises(UserError, match=r"core.stages.1.0.conv1.weight holds NaN or infinite values"):
+        norms(net)
+    with pytest.raises(UserError, match="no convolution"):
+        activity({}, 0.5)
 
 
 @pytest.mark.parametrize("members", [2, 3, 5])

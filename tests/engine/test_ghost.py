@@ -57,6 +57,22 @@ def test_a_normalisation_sees_ghost_batches() -> None:
     torch.testing.assert_close(ghost(x), apart.eval()(x))
 
 
+def test_statistics_of_half_precision_are_in_float32() -> None:
+    """As torch's own: numbers of 8 bits, but the mean and the variance of them in full."""
+    x = (torch.randn(8, 3, 5, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7).bfloat16()
+    ghost, own = nn.Sequential(nn.BatchNorm2d(3)), nn.BatchNorm2d(3)
+    set_ghost(ghost, 4)
+    expected = torch.cat(
+        [nn.functional.batch_norm(part, None, None, own.weight, own.bias, training=True) for part in x.split(4)]
+    )
+    ours = ghost(x)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(ghost[0].running_mean, 0.1 * x.float().mean((0, 2, 3)))
+    variances = torch.stack([part.float().var((0, 2, 3)) for part in x.split(4)])
+    torch.testing.assert_close(ghost[0].running_var, 0.9 + 0.1 * variances.mean(0))
+
+
 @pytest.mark.parametrize(
     "layer",
     [

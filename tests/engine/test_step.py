@@ -1,5 +1,6 @@
 """Eager, compiled and graphed steps are the same training; where one is not possible, another takes over unharmed."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from mixmo import data
 from mixmo.engine.batch import Batches
 from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Graph, Step, accuracy
+from mixmo.loss import loss
 from mixmo.random import Stream
 from mixmo.recipes import Recipe, named
 from mixmo.types import Dataset, Mix, Split
@@ -114,6 +116,21 @@ def test_the_step_learns_and_counts(digits: Dataset) -> None:
     losses = training.run(40)
     assert losses[-5:].mean() < losses[:5].mean()
     assert training.net.core.stages[0][0].bn1.num_batches_tracked == 40
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_precision_of_the_network(digits: Dataset, precision: str) -> None:
+    """The products are of that precision; the loss is taken of them in float32."""
+    training = Training(digits, TINY.replace(precision=precision))
+    net = copy.deepcopy(training.net)
+    draws = training.batches.draw(torch.arange(16), training.stream.at("step", 0))
+    mix = training.batches.mix(draws, torch.tensor(0.5))
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        logits = net(mix)
+    assert logits.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    training.step(draws, 0.1, 0.5)
+    right = (logits.argmax(2) == mix.targets).double().mean()
+    torch.testing.assert_close(training.step.meter, torch.stack((loss(logits.float(), mix).double(), right)))
 
 
 def broken(after: Callable[[Any], None]) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """Training end to end on the digits: the same from run to run, stopped anywhere, resumed to the last bit."""
 
+import copy
 import json
 import math
 import os
@@ -18,7 +19,11 @@ from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import hold_out
+from mixmo.engine.source import plan
 from mixmo.evaluation import load_network, score_runs
+from mixmo.loss import loss
+from mixmo.metrics.report import Report, evaluate
+from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
 from mixmo.types import Dataset, Split
@@ -205,6 +210,47 @@ def losses(recipe: Recipe, steps: int) -> list[float]:
     return values
 
 
+def test_a_training_is_a_plain_loop(digits: Dataset, tmp_path: Path) -> None:
+    """Each step written out: samples, draws, p and the rate of its time, SGD with Nesterov's momentum, the average."""
+    small = digits._replace(train=Split(digits.train.images[:200], digits.train.labels[:200]))
+    recipe = SMALL.replace(epochs=3, batch_size=64, repetition=2, decay=(0.7,), momentum=0.8, average=0.5)
+    run = Run.create(tmp_path / "run", recipe)
+    trainer = Trainer(recipe, small, run, RUNTIME, torch.device("cpu"))
+    net, averaged = copy.deepcopy(trainer.net), copy.deepcopy(trainer.net).eval()
+    trainer.run()
+    batches = Batches(recipe, small, small.train)
+    weights = list(net.parameters())
+    velocities = [torch.zeros_like(weight) for weight in weights]
+    step = 0
+    for epoch, line in enumerate(run.metrics()):
+        p, losses, right = recipe.mixer().chance((epoch + 1) / 3), [], []
+        for samples in plan(recipe, 200, epoch).unique:
+            rate = 0.2 / 2 * 64 / 128 * min(1.0, (step + 1) / 8) * (0.1 if epoch == 2 else 1.0)  # 8 = 2 b, for 200 / 64
+            mix = batches.mix(batches.draw(samples, trainer.stream.at("step", step)), torch.tensor(p))
+            logits = net(mix)
+            value = loss(logits, mix)
+            losses.append(value.item())
+            right.append((logits.argmax(2) == mix.targets).double().mean().item())
+            for weight, velocity, slope in zip(weights, velocities, torch.autograd.grad(value, weights), strict=True):
+                decayed = slope + 6e-4 * weight.detach()
+                velocity.mul_(0.8).add_(decayed)
+                weight.data -= rate * (decayed + 0.8 * velocity)
+            step += 1
+            if step % 5 == 0:
+                for into, now in zip(averaged.state_dict().values(), net.state_dict().values(), strict=True):
+                    if into.is_floating_point():
+                        into.copy_(math.exp(-5 / 3) * into + (1 - math.exp(-5 / 3)) * now)  # half an epoch is 3 steps
+        assert (line["epoch"], line["step"], line["p"]) == (epoch + 1, step, pytest.approx(p))
+        assert line["lr"] == pytest.approx(rate)
+        assert line["train"] == pytest.approx({"loss": sum(losses) / 6, "top1": sum(right) / 6}, rel=1e-4)
+        answers = predict_split(averaged, small, small.test).logits.mean(0).argmax(1)
+        top1 = (answers == small.test.labels).double().mean().item()
+        assert line["test"]["ensemble"]["top1"] == pytest.approx(top1, abs=0.005)
+    assert step == 18
+    for name, weight in safetensors.torch.load_file(run.path / "last.safetensors").items():
+        torch.testing.assert_close(weight, averaged.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
 def test_scores_from_logits_and_from_weights_agree(finished: Run) -> None:
     stored, again = score_runs([finished], "logits"), score_runs([finished], "weights")
     assert stored == again
@@ -234,6 +280,37 @@ def test_best_epoch_is_the_best_of_the_log(finished: Run) -> None:
     tops = [line["test"]["ensemble"]["top1"] for line in finished.metrics()]
     assert finished.json("scores.json")["best_epoch"] == tops.index(max(tops)) + 1
     assert finished.json("scores.json")["best"]["ensemble"]["top1"] == pytest.approx(max(tops))
+
+
+def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the test set would say the other one."""
+    right, wrong = (evaluate(torch.eye(10).roll(by, 0)[None], torch.arange(10)) for by in (0, 1))
+
+    def score(self: Trainer, split: Split) -> Report:
+        return right if (split is self.held_out) == (self.state.step == self.schedule.steps_per_epoch) else wrong
+
+    monkeypatch.setattr(Trainer, "score", score)
+    run = train(SMALL.replace(validation=137, epochs=2), tmp_path / "run", RUNTIME)
+    assert [line["test"]["ensemble"]["top1"] for line in run.metrics()] == [0, 1]
+    assert run.json("scores.json")["best_epoch"] == 1
+
+
+def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = evaluate(torch.eye(10)[None], torch.arange(10))
+    monkeypatch.setattr(Trainer, "score", lambda *_: same)
+    run = train(SMALL.replace(epochs=2), tmp_path / "run", RUNTIME)
+    assert run.json("scores.json")["best_epoch"] == 1
+    best, last = (load_network(run, which).state_dict() for which in ("best", "last"))
+    assert any(not torch.equal(best[name], last[name]) for name in best)
+
+
+@pytest.mark.parametrize(("asked", "mode"), [(None, "eager"), (False, "eager"), (True, "compiled")])
+def test_a_cpu_compiles_if_it_is_asked_to(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool | None, mode: str
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: print)  # another function than the eager one
+    runtime = Runtime(device="cpu", quiet=True, compile=asked)
+    assert Trainer(SMALL, digits, Run.create(tmp_path, SMALL), runtime, torch.device("cpu")).step.mode == mode
 
 
 def test_run_directory_explains_itself(finished: Run) -> None:

@@ -10,7 +10,7 @@ from mixmo import paper
 from mixmo.cli import main
 from mixmo.engine.estimate import Estimate
 from mixmo.recipes import named
-from mixmo.reproduce.cost import MEASURED, h200, run_seconds, speed_of
+from mixmo.reproduce.cost import MEASURED, Speed, h200, run_seconds, speed_of
 from mixmo.reproduce.scores import size_of
 
 
@@ -40,6 +40,36 @@ def test_runs() -> None:
     longer = named("cifar100/cut-mixmo").replace(width=4, batch_size=256, precision="bf16", repetition=4)
     assert run_seconds(longer, h200()) - run_seconds(recipe, h200()) == pytest.approx(3 * steps, rel=0.02)
     assert run_seconds(recipe.replace(subnets=3), h200()) > 2 * run_seconds(recipe, h200())
+
+
+def test_each_part_of_a_run_by_itself() -> None:
+    """45,000 images are 703 batches of 64; 10,000 are predicted after each of two epochs, and scored in 0.5 s."""
+    recipe = named("cifar100/vanilla").replace(epochs=2, validation=5_000, precision="bf16")
+    none, images = Speed("none", 0.0, 0.0, 0.0, compiling=0.0), Speed("images", 0.0, 0.003, 0.0, compiling=0.0)
+    assert run_seconds(recipe, none) == pytest.approx(2 * 0.5)
+    assert run_seconds(recipe, none._replace(compiling=7.0)) == pytest.approx(2 * 0.5 + 7)
+    assert run_seconds(recipe, none._replace(step=0.1)) == pytest.approx(2 * 0.5 + 2 * 703 * 0.1)
+    assert run_seconds(recipe, images) == pytest.approx(2 * 0.5 + 2 * 703 * 64 * 0.003 + 2 * 10_000 * 0.001)
+    operations = size_of(recipe)["multiply_adds"]
+    assert run_seconds(recipe, images._replace(image=0.0, operation=0.003 / operations)) == pytest.approx(
+        run_seconds(recipe, images)
+    )
+    for changes, factor in (({"precision": "fp32"}, 1.7), ({"subnets": 3}, 3.0), ({"saliency": "puzzle-mix"}, 2.0)):
+        assert images.seconds(recipe.replace(**changes)) == pytest.approx(factor * 64 * 0.003)
+
+
+def test_another_gpu_is_so_many_times_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its one measured step is, at every width; an H200 is not measured."""
+    probe, gpu = named("cifar100/vanilla").replace(precision="bf16"), torch.device("cuda")
+    monkeypatch.setattr("mixmo.reproduce.cost.estimate", lambda recipe, *_: Estimate("GPU", 1, 1, 1.0, 1.0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A10")
+    slow, fast = speed_of(gpu), h200()
+    assert (slow.name, slow.measured, fast.measured) == ("NVIDIA A10", True, False)
+    assert slow.seconds(probe) == pytest.approx(1.0)
+    for recipe in (probe.replace(width=2), probe.replace(batch_size=512)):
+        assert slow.seconds(recipe) / fast.seconds(recipe) == pytest.approx(1 / fast.seconds(probe))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200 NVL")
+    assert speed_of(gpu) == fast._replace(name="NVIDIA H200 NVL")
 
 
 def test_a_cpu_is_measured() -> None:

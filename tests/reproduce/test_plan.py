@@ -175,6 +175,10 @@ def test_scales_leave_out_what_is_too_wide() -> None:
     assert plan.beyond == 4 * 20
     assert {plan.table.rows[i].label for i, _ in plan.cells} == {"w=2", "w=3", "w=4"}
     assert not expand(paper.load("imagenet"), "minutes").cells
+    narrowed = expand(paper.load("summary"), "smoke")  # but the smallest one, at which only the way there is tried
+    assert narrowed.beyond == 0
+    widths = {recipe.width for c in narrowed.cells.values() for group in c.groups for recipe in group}
+    assert max(widths) == SCALES["smoke"].protocols["cifar100"].widest
 
 
 def test_figures_without_numbers_show_those_printed_elsewhere() -> None:

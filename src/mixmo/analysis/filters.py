@@ -109,5 +109,5 @@ def activity(norms: Mapping[str, Tensor], threshold: float) -> Activity:
         threshold=threshold,
         layers=shares,
         by_layer=sum(shares.values()) / len(shares),
-        by_filter=torch.cat([layer.flatten() for layer in active.values()]).double().mean().item(),
+        by_filter=torch.cat(list(active.values())).double().mean().item(),
     )

@@ -80,10 +80,8 @@ def source(score: str) -> str:
 
 
 def files(score: str, which: str, networks: int) -> frozenset[str]:
-    """The files of each finished run that a score needs, where nothing derived from them is kept yet."""
+    """The files of each finished run that a score of runs needs, where nothing derived from them is kept yet."""
     kind = source(score)
-    if not kind:
-        return frozenset()
     if kind == "filters":
         return frozenset({"scores.json", "dataset.json", f"{which}.safetensors"})
     if kind == "corrupted":
