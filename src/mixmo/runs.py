@@ -130,15 +130,9 @@ class Run:
             self.write(seal.NAME, seal.sums({**{file.name: file for file in files}, "scores.json": temporary}))
 
     def logits(self, which: str = "last") -> tuple[Tensor, Tensor]:
-        """Every head's test logits (heads, N, K) and the labels (N,)."""
-        path = self.path / f"logits-{which}.safetensors"
-        tensors = load_tensors(path)
-        logits, labels = tensors.get("logits"), tensors.get("labels")
-        if logits is None or labels is None or logits.dim() != 3 or logits.shape[1:2] != labels.shape:
-            raise UserError(f"{path} holds no logits (heads, N, K) with N labels; {AGAIN}")
-        if not logits.is_floating_point():
-            raise UserError(f"{path} holds logits of type {logits.dtype}; {AGAIN}")
-        return logits, labels
+        """Every head's test logits (heads, N, K) and the labels (N,); of several networks, the heads of all."""
+        parts = [_logits(path / f"logits-{which}.safetensors") for path in self.networks()]
+        return torch.cat([logits_MNK for logits_MNK, _ in parts]), parts[0][1]
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
@@ -258,6 +252,16 @@ def _remedy(name: str) -> str:
     if name == "scores.json":
         return "remove it and train with --resume, which writes it again"
     return "remove scores.json beside it and train with --resume, which writes it again"
+
+
+def _logits(path: Path) -> tuple[Tensor, Tensor]:
+    tensors = load_tensors(path)
+    logits, labels = tensors.get("logits"), tensors.get("labels")
+    if logits is None or labels is None or logits.dim() != 3 or logits.shape[1:2] != labels.shape:
+        raise UserError(f"{path} holds no logits (heads, N, K) with N labels; {AGAIN}")
+    if not logits.is_floating_point():
+        raise UserError(f"{path} holds logits of type {logits.dtype}; {AGAIN}")
+    return logits, labels
 
 
 def plain(recipe: Recipe) -> dict[str, Any]:

@@ -114,8 +114,10 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "468,600 steps, 1,562 an epoch; learning rate 0.025" in text
     assert main(["show", "cifar100/cut-mixmo-fast", "--time", "false"]) == 0
     assert "fast: a short schedule" in capsys.readouterr().out
-    assert main(["show", "digits/cut-mixmo", "--device", "cpu", "--width", "1"]) == 0
-    assert "images/s" in capsys.readouterr().out
+    assert main(["show", "digits/cut-mixmo", "--device", "cpu", "--width", "1", "--batch-size", "32"]) == 0
+    text = capsys.readouterr().out
+    assert "images/s" in text
+    assert "batch_size: 32" in text
 
 
 def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:

@@ -33,7 +33,7 @@ def test_compilation_in_the_first_step_is_no_measure_of_the_others(
             now[0] += seconds
             bar.step(step)
     lines = capsys.readouterr().err.strip().splitlines()
-    assert lines == ["epoch 3/30  step 121/1320", "epoch 3/30  step 123/1320  2 images/s  9:58:30 left"]
+    assert lines == ["epoch 3/30  step 121/1320", "epoch 3/30  step 123/1320  2.1 images/s  9:58:30 left"]
 
 
 def test_quiet_is_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

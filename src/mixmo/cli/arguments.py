@@ -105,10 +105,7 @@ def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:
         if word != word.encode(errors="replace").decode():
             raise UserError(f"{word!a} is not written in UTF-8; rename it, or give another")
     options = {string for action in into._actions for string in action.option_strings}
-    for word in takewhile(lambda word: word != "--", arguments):  # names of files may follow it
-        option = word.partition("=")[0]
-        if option.startswith("--") and option not in options:
-            raise unknown("option", option, options)
+    arguments = spelled(arguments, options)
     try:
         parsed = into.parse_args(arguments)
     except ArgumentError as error:
@@ -120,6 +117,23 @@ def parse(into: ArgumentParser, arguments: list[str]) -> Namespace:
         if isinstance(value, Path):  # a shell leaves --out=~/runs as it is
             setattr(parsed, name, check_path(name, value))
     return parsed
+
+
+def spelled(arguments: list[str], options: Collection[str]) -> list[str]:
+    """Long options as the parser has them, whether they are written with `-` or `_`; unknown ones are refused.
+
+    >>> spelled(["--shard-mb=15", "--dry_run", "--", "--a-file"], {"--shard_mb", "--dry-run"})
+    ['--shard_mb=15', '--dry-run', '--', '--a-file']
+    """
+    known = {option.replace("_", "-"): option for option in options}
+    words = list(takewhile(lambda word: word != "--", arguments))  # names of files may follow it
+    for i, word in enumerate(words):
+        option, sign, value = word.partition("=")
+        if option.startswith("--"):
+            if option.replace("_", "-") not in known:
+                raise unknown("option", option, options)
+            words[i] = known[option.replace("_", "-")] + sign + value
+    return words + arguments[len(words) :]
 
 
 def dashed(message: str, options: Collection[str]) -> str:

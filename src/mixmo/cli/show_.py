@@ -9,7 +9,7 @@ from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.engine import Runtime
 from mixmo.engine.estimate import estimate
 from mixmo.engine.prepare import image_size
-from mixmo.engine.progress import clock
+from mixmo.engine.progress import clock, count
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes import PROTOCOLS, summary
 from mixmo.recipes.fast import SUFFIX
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
     if measured.seconds is not None:
         print(
             f"# about {clock(measured.seconds * recipe.networks)} on this {measured.device}, evaluation not counted "
-            f"({recipe.batch_size / measured.step_seconds:,.0f} images/s)"
+            f"({count(recipe.batch_size / measured.step_seconds)} images/s)"
         )
 
 
