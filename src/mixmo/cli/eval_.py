@@ -47,9 +47,7 @@ def main(arguments: list[str]) -> None:
         "--ood", type=str | None, default=None, help="score how well this other data set is told apart instead"
     )
     into.add_argument(
-        "--multiplex",
-        action="store_true",
-        help="score 1, 2, ... M different images a pass, with their speed, instead; of runs only",
+        "--multiplex", action="store_true", help="score runs on 1, 2, ... M images a pass, with their speed, instead"
     )
     into.add_argument(
         "--which",
@@ -95,21 +93,23 @@ def score(parsed: Namespace) -> dict[str, Any]:
     check_different(paths)
     asked = {"--corruptions": parsed.corruptions, "--ood": parsed.ood, "--multiplex": parsed.multiplex}
     others = [option for option, value in asked.items() if value]
-    all_runs = all(map(is_run, paths))
+    saved = [path for path in paths if not is_run(path)]
     if parsed.on is not None and others:
         raise UserError(f"--on and {others[0]} are scored one at a time; give the command once for each")
+    if parsed.multiplex and saved:
+        raise UserError(f"--multiplex needs run directories; {saved[0]} is no run directory: it has no recipe.yaml")
     if not others:
-        if parsed.on is not None or not all_runs:
+        if parsed.on is not None or saved:
             return score_models(parsed.models, parsed.on, which, device, parsed.data)
         epochs = WHICH if parsed.which is None else (parsed.which,)
         return score_runs([Run(path) for path in paths], parsed.source, device, parsed.data, epochs)
-    scores: dict[str, Any] = {"runs" if all_runs else "models": [str(path) for path in paths]}
+    scores: dict[str, Any] = {"models" if saved else "runs": [str(path) for path in paths]}
     if parsed.corruptions is not None:
         scores["corrupted"] = score_corruptions(paths, parsed.corruptions, which, device, parsed.data)
     if parsed.ood is not None:
         scores["ood"] = score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source)
     if parsed.multiplex:
-        scores["multiplexed"] = score_multiplexed([Run.open(path) for path in paths], which, device, parsed.data)
+        scores["multiplexed"] = score_multiplexed([Run(path) for path in paths], which, device, parsed.data)
     return scores
 
 
