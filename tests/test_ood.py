@@ -8,13 +8,15 @@ import torch
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+import mixmo
 from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network
+from mixmo.hub.model import open_model
 from mixmo.metrics import DETECTORS
 from mixmo.predict import predict_split
 from mixmo.recipes import named
-from mixmo.robustness import _foreign_logits, load_members, score_ood
+from mixmo.robustness import _foreign_logits, score_ood
 from mixmo.runs import Run
 from mixmo.types import Dataset, Split
 
@@ -27,6 +29,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     small = named("digits/cut-mixmo").replace(width=1, epochs=1, batch_size=128)
     quiet = Runtime(device="cpu", quiet=True)
     return [train(small.replace(seed=seed), root / str(seed), quiet) for seed in (0, 1)]
+
+
+def paths(runs: list[Run]) -> list[Path]:
+    return [run.path for run in runs]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_scores_against_scikit_learn(runs: list[Run], photographs: Path, digits: Dataset):
-    scores = score_ood(runs, f"folder:{photographs}@16", "last", CPU)
+    scores = score_ood(paths(runs), f"folder:{photographs}@16", "last", CPU)
     assert set(scores["detectors"]) == set(DETECTORS)
     assert (scores["inside"], scores["inside_images"], scores["outside_images"]) == ("digits", 360, 30)
     grey = [np.asarray(Image.open(path).convert("L")) for path in sorted(photographs.glob("test/*/*.png"))]
@@ -71,7 +77,7 @@ def test_the_run_s_own_images_cannot_be_told_apart(runs: list[Run], tmp_path: Pa
             path = tmp_path / part / str(label) / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image[..., 0].numpy()).save(path)
-    scores = score_ood(runs, f"folder:{tmp_path}@8", "last", CPU)
+    scores = score_ood(paths(runs), f"folder:{tmp_path}@8", "last", CPU)
     for found in scores["detectors"].values():
         assert found["auroc"] == pytest.approx(0.5, abs=1e-6)
         assert found["fpr95"] >= 0.95
@@ -79,28 +85,42 @@ def test_the_run_s_own_images_cannot_be_told_apart(runs: list[Run], tmp_path: Pa
 
 def test_stored_logits_or_weights(runs: list[Run], photographs: Path):
     name = f"folder:{photographs}@16"
-    stored, again = (score_ood(runs, name, "best", CPU, source=source) for source in ("logits", "weights"))
+    stored, again = (score_ood(paths(runs), name, "best", CPU, source=source) for source in ("logits", "weights"))
     for detector in DETECTORS:
         assert again["detectors"][detector] == pytest.approx(stored["detectors"][detector], abs=1e-3)
 
 
+def test_a_saved_network_fares_as_its_run(runs: list[Run], photographs: Path, tmp_path: Path):
+    """Alone, and in an ensemble with a run."""
+    mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "saved")
+    name = f"folder:{photographs}@16"
+    for others in ([], paths(runs[1:])):
+        expected = score_ood([runs[0].path, *others], name, "last", CPU)
+        found = score_ood([tmp_path / "saved", *others], name, "last", CPU)
+        assert found["which"] == ("last" if others else None)
+        for detector in DETECTORS:
+            assert found["detectors"][detector] == pytest.approx(expected["detectors"][detector], abs=1e-3)
+        same = ("inside", "outside", "inside_images", "outside_images")
+        assert [found[key] for key in same] == [expected[key] for key in same]
+
+
 def test_foreign_images_in_parts(runs: list[Run], digits: Dataset):
     """More than are read at once."""
-    (member,), many = load_members(runs[:1], "last", CPU), Split(digits.train.images[:520], digits.train.labels[:520])
-    torch.testing.assert_close(_foreign_logits(member, many, CPU), member.logits(many.images), rtol=1e-4, atol=1e-4)
+    model, many = open_model(runs[0].path, "last", CPU), Split(digits.train.images[:520], digits.train.labels[:520])
+    torch.testing.assert_close(_foreign_logits(model, many), model(many.images).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_one_member_never_disagrees(photographs: Path, tmp_path: Path):
     single = named("digits/vanilla").replace(width=1, epochs=1, batch_size=128)
     run = train(single, tmp_path / "run", Runtime(device="cpu", quiet=True))
-    found = score_ood([run], f"folder:{photographs}@16", "last", CPU)["detectors"]
+    found = score_ood([run.path], f"folder:{photographs}@16", "last", CPU)["detectors"]
     assert found["disagreement"]["auroc"] == 0.5
     assert found["entropy"]["auroc"] != 0.5
 
 
 def test_its_own_data_set(runs: list[Run]):
     with pytest.raises(UserError, match=f"--ood digits is what {runs[0].path} was trained on; give another data set"):
-        score_ood(runs, "digits", "last", CPU)
+        score_ood(paths(runs), "digits", "last", CPU)
 
 
 def test_its_own_folder(photographs: Path, tmp_path: Path):
@@ -111,9 +131,9 @@ def test_its_own_folder(photographs: Path, tmp_path: Path):
     (tmp_path / "link").symlink_to(photographs)
     for path in (f"{photographs}@16", f"{photographs}@8", f"{photographs}", f"{photographs}/test/..@9", "link@32"):
         with pytest.raises(UserError, match=r"is what .* was trained on; give another data set"):
-            score_ood([run], f"folder:{path}", "last", CPU, root=tmp_path)
+            score_ood([run.path], f"folder:{path}", "last", CPU, root=tmp_path)
 
 
 def test_unknown(runs: list[Run]):
     with pytest.raises(UserError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
-        score_ood(runs, "cifar", "last", CPU)
+        score_ood(paths(runs), "cifar", "last", CPU)

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from mixmo.data import corrupted
+import mixmo
+from mixmo.about import About
+from mixmo.data import DATASETS, corrupted
 from mixmo.data.corrupted import COMMON, EXTRA
 from mixmo.engine import Runtime
 from mixmo.engine.loop import Trainer
@@ -30,15 +32,18 @@ def split(samples: int, size: int, seed: int) -> Split:
     return Split(images, torch.arange(samples) % CLASSES)
 
 
+def dataset(size: int) -> Dataset:
+    names = tuple(f"class {n}" for n in range(CLASSES))
+    return Dataset("cifar10", split(32, size, 1), split(14, size, 2), names, MEAN, STD)
+
+
 def make_run(path: Path, seed: int, size: int = 32) -> Run:
     """A network of two members that has seen a few random images once."""
     recipe = named("digits/cut-mixmo").replace(
         dataset="cifar10", depth=10, width=1, epochs=1, batch_size=16, repetition=1, seed=seed
     )
-    names = tuple(f"class {n}" for n in range(CLASSES))
-    dataset = Dataset("cifar10", split(32, size, 1), split(14, size, 2), names, MEAN, STD)
     run = Run.create(path, recipe)
-    Trainer(recipe, dataset, run, Runtime(device="cpu", quiet=True), CPU).run()
+    Trainer(recipe, dataset(size), run, Runtime(device="cpu", quiet=True), CPU).run()
     return run
 
 
@@ -46,6 +51,10 @@ def make_run(path: Path, seed: int, size: int = 32) -> Run:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     root = tmp_path_factory.mktemp("runs")
     return [make_run(root / str(seed), seed) for seed in (0, 1)]
+
+
+def paths(runs: list[Run]) -> list[Path]:
+    return [run.path for run in runs]
 
 
 @pytest.fixture
@@ -79,7 +88,7 @@ def by_hand(runs: list[Run], images: np.ndarray, which: str) -> torch.Tensor:
 
 
 def test_every_cell_the_pool_and_the_mean_error(runs: list[Run], folder: Path):
-    scores = score_corruptions(runs, folder, "last", CPU)
+    scores = score_corruptions(paths(runs), folder, "last", CPU)
     assert set(scores["corruptions"]) == {*COMMON, *EXTRA}
     labels = torch.arange(14) % CLASSES
     for name, severity in (("fog", 1), ("fog", 5), ("saturate", 3)):
@@ -101,7 +110,7 @@ def test_every_cell_the_pool_and_the_mean_error(runs: list[Run], folder: Path):
 
 def test_the_clean_scores_are_those_of_the_run(runs: list[Run], few: Path):
     for which in ("last", "best"):
-        scores = score_corruptions(runs[:1], few, which, CPU)
+        scores = score_corruptions(paths(runs[:1]), few, which, CPU)
         stored = runs[0].json("scores.json")[which]["ensemble"]
         assert scores["clean"] == pytest.approx({key: stored[key] for key in ("top1", "top5", "nll")})
         assert scores["which"] == which
@@ -112,25 +121,55 @@ def test_uncorrupted_files_give_the_clean_scores(runs: list[Run], tmp_path: Path
     test = split(14, 32, 2)
     np.save(tmp_path / "labels.npy", np.tile(test.labels.numpy(), 5))
     np.save(tmp_path / "fog.npy", np.tile(test.images.numpy(), (5, 1, 1, 1)))
-    scores = score_corruptions(runs, tmp_path, "last", CPU)
+    scores = score_corruptions(paths(runs), tmp_path, "last", CPU)
     for cell in scores["corruptions"]["fog"].values():
         assert cell == pytest.approx(scores["clean"], rel=1e-5)
     assert scores["mce"] is None  # one corruption is not the fifteen
 
 
 def test_some_severities(runs: list[Run], few: Path):
-    whole = score_corruptions(runs, few, "last", CPU)["corruptions"]["snow"]
+    whole = score_corruptions(paths(runs), few, "last", CPU)["corruptions"]["snow"]
     for path in few.glob("*.npy"):
         np.save(path, np.load(path)[14 * 2 : 14 * 4])
     (few / "severities.txt").write_text("3 4")
-    scores = score_corruptions(runs, few, "last", CPU)
+    scores = score_corruptions(paths(runs), few, "last", CPU)
     assert scores["corruptions"]["snow"] == {"3": whole["3"], "4": whole["4"]}
+
+
+def test_a_saved_network_fares_as_its_run(runs: list[Run], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Alone, and in an ensemble with a run; its clean scores come from the test images."""
+    monkeypatch.setitem(DATASETS._things, "cifar10", lambda root: dataset(32))
+    mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "saved")
+    for others in ([], paths(runs[1:])):
+        expected = score_corruptions([runs[0].path, *others], few, "last", CPU)
+        found = score_corruptions([tmp_path / "saved", *others], few, "last", CPU)
+        assert (found["which"], found["images"]) == ("last" if others else None, 14)
+        assert found["clean"] == pytest.approx(expected["clean"], rel=1e-4)
+        assert found["pooled"] == pytest.approx(expected["pooled"], rel=1e-4)
+    np.save(few / "labels.npy", np.tile((np.arange(14) + 1) % CLASSES, 5))
+    with pytest.raises(UserError, match=r"does not hold the test set of .*saved, cifar10: its labels differ"):
+        score_corruptions([tmp_path / "saved"], few, "last", CPU)
+
+
+def test_a_saved_network_that_sees_its_images_enlarged(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As one of another library would, tuned to small images: they are resized for it, clean or corrupted."""
+    net = mixmo.create("wrn10_1", classes=CLASSES, members=2).eval()
+    about = About((3, 40, 40), MEAN, STD, dataset="cifar10")
+    mixmo.save_pretrained(net, tmp_path / "saved", about=about)
+    monkeypatch.setitem(DATASETS._things, "cifar10", lambda root: dataset(32))
+    found = score_corruptions([tmp_path / "saved"], few, "last", CPU)
+    images = torch.from_numpy(np.load(few / "fog.npy")[:14]).permute(0, 3, 1, 2).float()
+    large = torch.nn.functional.interpolate(images, (40, 40), mode="bilinear", antialias=True).round() / 255
+    normal = (large - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    with torch.no_grad():
+        expected = nll(net.each(normal).double().mean(0), torch.arange(14) % CLASSES)
+    assert found["corruptions"]["fog"]["1"]["nll"] == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_the_labels_of_another_test_set(runs: list[Run], folder: Path):
     np.save(folder / "labels.npy", np.tile((np.arange(14) + 1) % CLASSES, 5))
     with pytest.raises(UserError) as caught:
-        score_corruptions(runs, folder, "last", CPU)
+        score_corruptions(paths(runs), folder, "last", CPU)
     assert str(caught.value) == (
         f"{folder} does not hold the test set of {runs[0].path}, cifar10: its labels differ; "
         "give the corrupted images of that data set"
@@ -140,7 +179,7 @@ def test_the_labels_of_another_test_set(runs: list[Run], folder: Path):
 def test_images_of_another_size(tmp_path: Path, folder: Path):
     run = make_run(tmp_path / "run", 0, size=16)
     with pytest.raises(UserError) as caught:
-        score_corruptions([run], folder, "last", CPU)
+        score_corruptions([run.path], folder, "last", CPU)
     assert str(caught.value) == (
         f"{run.path} was trained on images of 16x16x3 and {folder} holds 32x32x3; "
         "give the corrupted images of its own data set"
@@ -160,12 +199,12 @@ def test_one_cell_is_mapped_at_a_time(runs: list[Run], few: Path, monkeypatch: p
 
     open_ = corrupted._open
     monkeypatch.setattr(corrupted, "_open", watched)
-    score_corruptions(runs, few, "last", CPU)
+    score_corruptions(paths(runs), few, "last", CPU)
     assert len(alive) >= 10
 
 
 def test_faults_are_found_before_any_prediction(runs: list[Run], folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mixmo.robustness.load_members", None)  # would raise if called
+    monkeypatch.setattr("mixmo.robustness.open_model", None)  # would raise if called
     (folder / "zoom_blur.npy").write_bytes(b"")
     with pytest.raises(UserError, match=r"zoom_blur.npy is truncated"):
-        score_corruptions(runs, folder, "last", CPU)
+        score_corruptions(paths(runs), folder, "last", CPU)

@@ -21,6 +21,7 @@ from mixmo.evaluation import load_network, score_runs, stack
 from mixmo.files import load_tensors, save_tensors, unwritten
 from mixmo.recipes import named
 from mixmo.runs import WHICH, Run, environment
+from mixmo.types import Answers
 
 SMALL = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=512)
 QUIET = Runtime(device="cpu", quiet=True)
@@ -423,11 +424,11 @@ def test_a_line_that_is_no_epoch(tmp_path: Path) -> None:
 
 
 def test_runs_over_different_test_sets_are_no_ensemble(runs: list[Run]) -> None:
-    logits, labels = torch.zeros(2, 4, 3), torch.tensor([0, 1, 2, 0])
-    assert stack([(logits, labels)] * 2, runs)[0].shape == (4, 4, 3)
+    logits, labels, paths = torch.zeros(2, 4, 3), torch.tensor([0, 1, 2, 0]), [run.path for run in runs]
+    assert stack([Answers(logits, labels)] * 2, paths).logits.shape == (4, 4, 3)
     for other in ((logits, labels.flip(0).roll(1)), (torch.zeros(2, 4, 5), labels), (logits[:, :3], labels[:3])):
         with pytest.raises(UserError, match="was tested on other data than"):
-            stack([(logits, labels), other], runs)
+            stack([Answers(logits, labels), Answers(*other)], paths)
 
 
 def test_weights_of_no_epoch(runs: list[Run]):

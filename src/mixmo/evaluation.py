@@ -82,14 +82,14 @@ def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
     return dataset
 
 
-def run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> tuple[Tensor, Tensor]:
+def run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> Answers:
     """Every head's test logits and the labels: as stored, or from the weights, as also where nothing is stored yet."""
     if source == "logits" and run.finished:
         return run.logits(which)
     net = load_network(run, which).to(device)
     dataset = load_test(run, root, device)
     logits_MNK, labels_N = predict_split(net, dataset, dataset.test, size=run.recipe.size)
-    return logits_MNK.cpu(), labels_N.cpu()
+    return Answers(logits_MNK.cpu(), labels_N.cpu())
 
 
 def score_runs(
@@ -100,11 +100,12 @@ def score_runs(
     epochs: Sequence[str] = WHICH,
 ) -> dict[str, Any]:
     """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
-    runs = [Run(path) for run in runs for path in run.networks()]
-    check_different(runs)
+    paths = [path for run in runs for path in run.networks()]
+    check_different(paths)
+    runs = [Run(path) for path in paths]
     stored = [summary(run) for run in runs]
     scores: dict[str, Any] = {
-        "runs": [str(run.path) for run in runs],
+        "runs": [str(path) for path in paths],
         "parameters": sum(s["parameters"] for s in stored),
         "multiply_adds": sum(s["multiply_adds"] for s in stored),
         "best_by": stored[0]["best_by"],
@@ -112,10 +113,8 @@ def score_runs(
     if len(runs) == 1 and "best_epoch" in stored[0]:
         scores["best_epoch"] = stored[0]["best_epoch"]
     for which in epochs:
-        logits, labels = stack(
-            [run_logits(run, which, source, device or torch.device("cpu"), root) for run in runs], runs
-        )
-        scores[which] = evaluate(logits, labels).to_dict()
+        parts = [run_logits(run, which, source, device or torch.device("cpu"), root) for run in runs]
+        scores[which] = evaluate(*stack(parts, paths)).to_dict()
     return scores
 
 
@@ -193,19 +192,19 @@ def _timed(call: Callable[[], Answers]) -> tuple[Answers, float]:
     return result, min(times)
 
 
-def check_different(runs: Sequence[Run]) -> None:
+def check_different(paths: Sequence[Path]) -> None:
     """A run given twice would count twice, and pass for an ensemble of more than it is."""
-    seen: dict[Path, Run] = {}
-    for run in runs:
-        first = seen.setdefault(run.path.resolve(), run)
-        if first is not run:
-            raise UserError(f"{run.path} is given twice; an ensemble needs different runs")
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise UserError(f"{path} is given twice; an ensemble needs different runs")
+        seen.add(path.resolve())
 
 
-def stack(parts: Sequence[tuple[Tensor, Tensor]], runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
-    """The members of all runs as those of one ensemble. Runs over different test sets are refused."""
-    labels = parts[0][1]
-    for run, (logits, other) in zip(runs, parts, strict=True):
-        if not torch.equal(other, labels) or logits.shape[1:] != parts[0][0].shape[1:]:
-            raise UserError(f"{run.path} was tested on other data than {runs[0].path}; an ensemble needs one test set")
-    return torch.cat([logits for logits, _ in parts]), labels
+def stack(parts: Sequence[Answers], paths: Sequence[Path]) -> Answers:
+    """The members of all models as those of one ensemble. Answers to different test sets are refused."""
+    first = parts[0]
+    for path, part in zip(paths, parts, strict=True):
+        if not torch.equal(part.labels, first.labels) or part.logits.shape[1:] != first.logits.shape[1:]:
+            raise UserError(f"{path} was tested on other data than {paths[0]}; an ensemble needs one test set")
+    return Answers(torch.cat([part.logits for part in parts]), first.labels)

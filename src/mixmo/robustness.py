@@ -1,57 +1,42 @@
-"""How runs fare on images unlike those they were trained on: corrupted ones, and ones of another data set.
+"""How models fare on images unlike those they were trained on: corrupted ones, and ones of another data set.
 
-N runs are one ensemble of all their members, as everywhere. Only the weights are needed, and for the clean test set the
-stored logits; one corruption of one severity is in memory at a time.
+Each path is that of one network, as in `mixmo.load`; N are one ensemble of all their members, as everywhere. Only the
+weights are needed, and for the clean test set the stored logits of a run, or its images; one corruption of one severity
+is in memory at a time.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mixmo import data
-from mixmo.augment.basic import centre, fit
+from mixmo.augment.basic import fit
 from mixmo.data import folder as folders
 from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.progress import track
 from mixmo.data.registry import where
 from mixmo.errors import UserError
-from mixmo.evaluation import load_network, run_logits, stack
+from mixmo.evaluation import run_logits, stack
+from mixmo.hub.model import Model, dataset_answers, open_model
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
-from mixmo.models import Network
-from mixmo.predict import predict_split
-from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.runs import Run, is_run
+from mixmo.types import Answers, Split
 
 SCORES = ("top1", "top5", "nll")  # without temperature, as in the paper's table
 
 
-class Member(NamedTuple):
-    """A trained network, with what its run says of its images."""
-
-    run: Run
-    net: Network
-    about: dict[str, Any]  # dataset.json
-
-    def logits(self, images_NHWC: Tensor) -> Tensor:
-        """Every head's logits (heads, N, K)."""
-        split = Split(images_NHWC, torch.zeros(len(images_NHWC), dtype=torch.int64))
-        about = self.about
-        dataset = Dataset(
-            about["name"], split, split, tuple(about["classes"]), tuple(about["mean"]), tuple(about["std"])
-        )
-        return predict_split(self.net, dataset, split, size=self.run.recipe.size).logits
-
-
-def load_members(runs: Sequence[Run], which: str, device: torch.device) -> list[Member]:
-    """The networks of the runs, on the device."""
-    return [Member(run, load_network(run, which).to(device), run.json("dataset.json")) for run in runs]
+def own_answers(model: Model, which: str, source: str, root: Path | None) -> Answers:
+    """To the test images of what it was trained on: for a run as stored, if `source` says so, else predicted."""
+    if is_run(model.path):
+        return run_logits(Run(model.path), which, source, model.device, root)
+    return dataset_answers(model, model.trained_on, root)
 
 
 def score_corruptions(
-    runs: Sequence[Run], folder: Path, which: str, device: torch.device, root: Path | None = None
+    paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None = None
 ) -> dict[str, Any]:
     """Top1, Top5 and NLL of the ensemble on every corruption and severity in `folder`, in the layout of CIFAR-C.
 
@@ -60,41 +45,39 @@ def score_corruptions(
     ImageNet-C's. It is None if one of the 15 is not in the folder.
     """
     cells = corrupted(folder)
-    clean_MNK, clean_labels_N = stack([run_logits(run, which, "logits", device, root) for run in runs], runs)
-    members = load_members(runs, which, device)
-    for member in members:
-        _check_fit(member, cells[0], folder, clean_labels_N)
+    models = [open_model(path, which, device) for path in paths]
+    clean = stack([own_answers(model, which, "logits", root) for model in models], paths)
+    for model in models:
+        _check_fit(model, cells[0], folder, clean.labels)
     each: dict[str, dict[str, dict[str, float]]] = {}
     for cell in track(cells, f"scoring {folder.name}"):
-        split = cell.split
-        images_NHWC, labels_N = split.resident.to(device), split.labels.to(device)
-        logits_MNK = torch.cat([member.logits(images_NHWC) for member in members])
-        each.setdefault(cell.name, {})[str(cell.severity)] = score(logits_MNK, labels_N)
+        answers = stack([model.answers(cell.split.batches(model.batch)) for model in models], paths)
+        each.setdefault(cell.name, {})[str(cell.severity)] = score(*answers)
     common = [scores for name in each if name in COMMON for scores in each[name].values()]
     complete = set(COMMON) <= set(each)
     return {
         "folder": str(folder),
-        "which": which,
-        "images": len(clean_labels_N),
-        "clean": score(clean_MNK, clean_labels_N),
+        "which": which if any(map(is_run, paths)) else None,
+        "images": len(clean.labels),
+        "clean": score(*clean),
         "pooled": _mean([scores for name in each for scores in each[name].values()]),  # all cells have as many images
         "mce": 1 - _mean(common)["top1"] if complete else None,
         "corruptions": each,
     }
 
 
-def _check_fit(member: Member, cell: Cell, folder: Path, labels_N: Tensor) -> None:
-    channels, height, width = member.about["size"]
-    seen_NHWC = centre(cell.split.resident[:1], member.run.recipe.size)
-    if seen_NHWC.shape[1:] != (height, width, channels):
-        size = "x".join(str(side) for side in seen_NHWC.shape[1:])
+def _check_fit(model: Model, cell: Cell, folder: Path, labels_N: Tensor) -> None:
+    channels, height, width = model.about.size
+    side, shape = model.about.resize or height, cell.split.resident.shape[1:]
+    if is_run(model.path) and shape != (side, side, channels):  # a saved network may see its images enlarged
+        size = "x".join(map(str, shape))
         raise UserError(
-            f"{member.run.path} was trained on images of {height}x{width}x{channels} and {folder} holds {size}; "
+            f"{model.path} was trained on images of {height}x{width}x{channels} and {folder} holds {size}; "
             "give the corrupted images of its own data set"
         )
     if not torch.equal(cell.labels, labels_N):
         raise UserError(
-            f"{folder} does not hold the test set of {member.run.path}, {member.about['name']}: its labels differ; "
+            f"{folder} does not hold the test set of {model.path}, {model.trained_on}: its labels differ; "
             "give the corrupted images of that data set"
         )
 
@@ -110,35 +93,34 @@ def _mean(scores: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def score_ood(
-    runs: Sequence[Run], name: str, which: str, device: torch.device, root: Path | None = None, source: str = "logits"
+    paths: Sequence[Path], name: str, which: str, device: torch.device, root: Path | None = None, source: str = "logits"
 ) -> dict[str, Any]:
-    """How well each detector tells the test images of data set `name` from the runs' own: AUROC, AUPR, FPR95.
+    """How well each detector tells the test images of data set `name` from the models' own: AUROC, AUPR, FPR95.
 
-    The foreign images are the positives. They are brought to the size and the channels of the runs' own images and
+    The foreign images are the positives. They are brought to the size and the channels of the models' own images and
     normalised like them, so that neither size nor range gives them away.
     """
-    about = [run.json("dataset.json") for run in runs]
-    if folders.same(name, about[0]["name"], where(root)):
-        raise UserError(f"--ood {name} is what {runs[0].path} was trained on; give another data set")
-    inside_MNK, labels_N = stack([run_logits(run, which, source, device, root) for run in runs], runs)
+    models = [open_model(path, which, device) for path in paths]
+    if folders.same(name, models[0].trained_on, where(root)):
+        raise UserError(f"--ood {name} is what {paths[0]} was trained on; give another data set")
     foreign = data.load(name, root, train=False).test
-    members = load_members(runs, which, device)
-    outside_MNK = torch.cat([_foreign_logits(member, foreign, device) for member in members])
+    inside_MNK, labels_N = stack([own_answers(model, which, source, root) for model in models], paths)
+    outside_MNK = torch.cat([_foreign_logits(model, foreign) for model in models])
     detectors = {}
     for detector in DETECTORS:
         inside, outside = DETECTORS[detector](inside_MNK), DETECTORS[detector](outside_MNK)
         found = {"auroc": auroc(inside, outside), "aupr": aupr(inside, outside), "fpr95": fpr95(inside, outside)}
         detectors[detector] = {key: value.item() for key, value in found.items()}
     return {
-        "inside": about[0]["name"],
+        "inside": models[0].trained_on,
         "outside": name,
-        "which": which,
+        "which": which if any(map(is_run, paths)) else None,
         "inside_images": len(labels_N),
         "outside_images": outside_MNK.shape[1],
         "detectors": detectors,
     }
 
 
-def _foreign_logits(member: Member, split: Split, device: torch.device) -> Tensor:
-    images = (fit(part.resident.to(device), *member.about["size"]) for part in split.batches(500))
-    return torch.cat([member.logits(images_NHWC).cpu() for images_NHWC in images], 1)
+def _foreign_logits(model: Model, split: Split) -> Tensor:
+    images = (fit(part.resident.to(model.device), *model.about.size) for part in split.batches(500))
+    return torch.cat([model(images_NHWC).logits.cpu() for images_NHWC in images], 1)

@@ -26,13 +26,13 @@ from typing import Any
 
 import torch
 import yaml
-from torch import Tensor
 
 import mixmo
 from mixmo import seal
 from mixmo.errors import UserError
 from mixmo.files import AGAIN, UNFINISHED, load_tensors, locked, replacing, unwritten
 from mixmo.recipes.schema import Recipe
+from mixmo.types import Answers
 
 WHICH = ("last", "best")
 LOCK = ".lock"
@@ -129,10 +129,10 @@ class Run:
             files = [path for pattern in SEALED for path in sorted(self.path.glob(pattern))]
             self.write(seal.NAME, seal.sums({**{file.name: file for file in files}, "scores.json": temporary}))
 
-    def logits(self, which: str = "last") -> tuple[Tensor, Tensor]:
+    def logits(self, which: str = "last") -> Answers:
         """Every head's test logits (heads, N, K) and the labels (N,); of several networks, the heads of all."""
         parts = [_logits(path / f"logits-{which}.safetensors") for path in self.networks()]
-        return torch.cat([logits_MNK for logits_MNK, _ in parts]), parts[0][1]
+        return Answers(torch.cat([part.logits for part in parts]), parts[0].labels)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
@@ -254,14 +254,14 @@ def _remedy(name: str) -> str:
     return "remove scores.json beside it and train with --resume, which writes it again"
 
 
-def _logits(path: Path) -> tuple[Tensor, Tensor]:
+def _logits(path: Path) -> Answers:
     tensors = load_tensors(path)
     logits, labels = tensors.get("logits"), tensors.get("labels")
     if logits is None or labels is None or logits.dim() != 3 or logits.shape[1:2] != labels.shape:
         raise UserError(f"{path} holds no logits (heads, N, K) with N labels; {AGAIN}")
     if not logits.is_floating_point():
         raise UserError(f"{path} holds logits of type {logits.dtype}; {AGAIN}")
-    return logits, labels
+    return Answers(logits, labels)
 
 
 def plain(recipe: Recipe) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def test_refusals(run: str, corrupted: Path, tmp_path: Path, said: Callable[...,
     assert f"--ood cifar10 is what {run} was trained on" in said("eval", run, "--ood", "cifar10", *ON_CPU)
     folder = ("--corruptions", str(corrupted))
     assert "which" in said("eval", run, *folder, "--which", "first", *ON_CPU)
-    assert "is no run directory" in said("eval", str(nowhere), *folder, *ON_CPU)
+    assert f"{nowhere} does not exist" in said("eval", str(nowhere), *folder, *ON_CPU)
 
 
 @pytest.mark.parametrize("option", [["--corruptions", "absent"], ["--ood", "cifar100"], ["--multiplex"], []])

@@ -131,10 +131,28 @@ def test_whether_the_calibration_holds(
     assert "(asked for 80 % at most)" in printed
 
 
+def test_other_images_told_apart(
+    runs: list[Run], saved: Path, tmp_path: Path, scored: Eval, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by the run that was saved; of which epoch it is, a saved network does not say."""
+    for part in ("train", "test"):
+        for shade in (50, 150, 250):
+            (tmp_path / part / f"{shade}").mkdir(parents=True)
+            Image.new("RGB", (9, 9), (shade, 30, 30)).save(tmp_path / part / f"{shade}" / "1.png")
+    other = f"folder:{tmp_path}@9"
+    found, expected = scored(saved, "--ood", other), scored(runs[0].path, "--ood", other)
+    assert (found["models"], expected["runs"]) == ([str(saved)], [str(runs[0].path)])
+    for name, values in expected["ood"]["detectors"].items():
+        assert found["ood"]["detectors"][name] == pytest.approx(values, abs=1e-3)
+    assert main(["eval", str(saved), "--ood", other, *ON_CPU]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("360 images from inside and 3 from outside")
+
+
 def test_refusals(saved: Path, files: Path, runs: list[Run], tmp_path: Path, said: Callable[..., str]) -> None:
     assert f"{tmp_path / 'no'} does not exist" in said("eval", tmp_path / "no", *ON_CPU)
     assert "is no data set (" in said("eval", saved, "--on", tmp_path / "no", *ON_CPU)
-    assert "--ood needs run directories" in said("eval", saved, "--ood", "cifar10", *ON_CPU)
+    assert "--multiplex needs run directories" in said("eval", saved, "--multiplex", *ON_CPU)
+    assert f"--ood digits is what {saved} was trained on" in said("eval", saved, "--ood", "digits", *ON_CPU)
     assert "--on and --multiplex are scored one at a time" in said(
         "eval", runs[0].path, "--on", "digits", "--multiplex", *ON_CPU
     )

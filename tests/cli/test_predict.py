@@ -14,11 +14,12 @@ import torch
 from PIL import Image
 
 import mixmo
-from mixmo.cli import main, model
+from mixmo.cli import main
 from mixmo.cli import predict_ as command
 from mixmo.cli.rows import check_out, writing
 from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
+from mixmo.hub import model
 from mixmo.recipes import named
 from mixmo.runs import Run
 from mixmo.types import Dataset

@@ -227,8 +227,8 @@ def test_scores_on_other_corrupted_images_are_not_taken(
         text = capsys.readouterr().out
         return next(line for line in text.splitlines() if line.startswith("| 1 Net. |")).split("|")[2].strip(), text
 
-    def scored(runs: list[Run], folder: Path, which: str, device: object) -> dict[str, object]:
-        assert [one.recipe for one in runs] == [recipe]
+    def scored(paths: list[Path], folder: Path, which: str, device: object) -> dict[str, object]:
+        assert [Run(path).recipe for path in paths] == [recipe]
         assert which == "best"
         top1 = {"CIFAR-100-C": 0.5, "cifar100-c-style": 0.25}[folder.name]
         return {"folder": str(folder), "pooled": {"top1": top1, "top5": 0.75, "nll": 2.5}}

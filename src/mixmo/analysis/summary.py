@@ -66,7 +66,7 @@ def analyse(
     """
     runs = [Run.open(path) for run in runs for path in run.networks()]
     parts = [run_logits(run, which, "logits", device or torch.device("cpu"), root) for run in runs]
-    logits_PNK, labels_N = stack(parts, runs)
+    logits_PNK, labels_N = stack(parts, [run.path for run in runs])
     return Analysis(
         which=which,
         runs=[

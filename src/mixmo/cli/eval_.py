@@ -11,12 +11,12 @@ import torch
 from jsonargparse import Namespace
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.model import dataset_logits, labelled_logits, open_model
 from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
-from mixmo.evaluation import Unfinished, check_different, score_answers, score_multiplexed, score_runs
+from mixmo.evaluation import Unfinished, check_different, score_answers, score_multiplexed, score_runs, stack
 from mixmo.hub.load import MODEL
+from mixmo.hub.model import dataset_answers, labelled_answers, networks, open_model
 from mixmo.robustness import score_corruptions, score_ood
 from mixmo.runs import WHICH, Run, is_run
 
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
         "--ood", type=str | None, default=None, help="score how well this other data set is told apart instead"
     )
     into.add_argument(
-        "--multiplex", action="store_true", help="score 1, 2, ... M different images a pass, with their speed, instead"
+        "--multiplex", action="store_true", help="score runs on 1, 2, ... M images a pass, with their speed, instead"
     )
     into.add_argument(
         "--which",
@@ -89,22 +89,28 @@ def unfinished() -> Iterator[list[str]]:
 def score(parsed: Namespace) -> dict[str, Any]:
     """What is asked for."""
     device, which = Runtime(device=parsed.device).resolve(), parsed.which or "last"
-    saved = [path for path in parsed.models if not is_run(path)]
-    if parsed.on is not None or saved:
-        refuse_others(parsed, saved)
-        return score_models(parsed.models, parsed.on, which, device, parsed.data)
-    runs = [Run.open(path) for given in parsed.models for path in Run.open(given).networks()]
-    check_different(runs)
-    scores: dict[str, Any] = {"runs": [str(run.path) for run in runs]}
+    paths = [path for given in parsed.models for path in networks(given)]
+    check_different(paths)
+    asked = {"--corruptions": parsed.corruptions, "--ood": parsed.ood, "--multiplex": parsed.multiplex}
+    others = [option for option, value in asked.items() if value]
+    saved = [path for path in paths if not is_run(path)]
+    if parsed.on is not None and others:
+        raise UserError(f"--on and {others[0]} are scored one at a time; give the command once for each")
+    if parsed.multiplex and saved:
+        raise UserError(f"--multiplex needs run directories; {saved[0]} is no run directory: it has no recipe.yaml")
+    if not others:
+        if parsed.on is not None or saved:
+            return score_models(parsed.models, parsed.on, which, device, parsed.data)
+        epochs = WHICH if parsed.which is None else (parsed.which,)
+        return score_runs([Run(path) for path in paths], parsed.source, device, parsed.data, epochs)
+    scores: dict[str, Any] = {"models" if saved else "runs": [str(path) for path in paths]}
     if parsed.corruptions is not None:
-        scores["corrupted"] = score_corruptions(runs, parsed.corruptions, which, device, parsed.data)
+        scores["corrupted"] = score_corruptions(paths, parsed.corruptions, which, device, parsed.data)
     if parsed.ood is not None:
-        scores["ood"] = score_ood(runs, parsed.ood, which, device, parsed.data, parsed.source)
+        scores["ood"] = score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source)
     if parsed.multiplex:
-        scores["multiplexed"] = score_multiplexed(runs, which, device, parsed.data)
-    if len(scores) > 1:
-        return scores
-    return score_runs(runs, parsed.source, device, parsed.data, WHICH if parsed.which is None else (parsed.which,))
+        scores["multiplexed"] = score_multiplexed([Run(path) for path in paths], which, device, parsed.data)
+    return scores
 
 
 def show(scores: dict[str, Any], title: str) -> None:
@@ -118,34 +124,20 @@ def show(scores: dict[str, Any], title: str) -> None:
             show_kind(scores[kind], title)
 
 
-def refuse_others(parsed: Namespace, saved: Sequence[Path]) -> None:
-    """Refuses what is only done for runs."""
-    asked = {"--corruptions": parsed.corruptions, "--ood": parsed.ood, "--multiplex": parsed.multiplex}
-    for option in (name for name, value in asked.items() if value):
-        if parsed.on is not None:
-            raise UserError(f"--on and {option} are scored one at a time; give the command once for each")
-        raise UserError(f"{option} needs run directories; {saved[0]} is no run directory: it has no recipe.yaml")
-
-
 def score_models(
     paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None
 ) -> dict[str, Any]:
     """Scores on labelled images; those of several models as one ensemble."""
-    check_different([Run(one) for path in paths for one in (Run(path).networks() if is_run(path) else [path])])
     models = [open_model(path, which, device) for path in paths]
     for model in models:
         if model.about.classes != models[0].about.classes:
             raise UserError(f"{model.path} knows other classes than {paths[0]}; an ensemble needs the same")
-    trained_on = models[0].about.dataset
-    if on is None and trained_on is None:
-        raise UserError(f"{paths[0]} does not say what it was trained on; give labelled images with --on")
-    score = dataset_logits if on is None else labelled_logits  # a folder may happen to have the data set's name
-    on = str(trained_on) if on is None else on
-    parts = [score(model, on, root) for model in models]
-    logits_MNK, labels_N = torch.cat([logits for logits, _ in parts]), parts[0][1]
-    if len(labels_N) < 2:
+    answer = dataset_answers if on is None else labelled_answers  # a folder may happen to have the data set's name
+    on = models[0].trained_on if on is None else on
+    answers = stack([answer(model, on, root) for model in models], paths)
+    if len(answers.labels) < 2:
         raise UserError(f"{on} has one image, and scores need two at least; give more")
     calibration = models[0].calibration if len(models) == 1 else None
     torch.manual_seed(0)  # for randomised sets: the same scores each time
-    scores = score_answers(logits_MNK, labels_N, calibration)
-    return {"models": [str(path) for path in paths], "on": on, "images": len(labels_N), **scores}
+    scores = score_answers(*answers, calibration)
+    return {"models": [str(path) for path in paths], "on": on, "images": len(answers.labels), **scores}

@@ -12,12 +12,12 @@ from jsonargparse import Namespace
 from mixmo.about import About
 from mixmo.calibration import Calibration, calibrate
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.model import Model, file_logits, open_model
 from mixmo.cli.rows import Row, Rows, check_out, writing
 from mixmo.data.images import find_images
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
 from mixmo.hub.load import MODEL, validation_calibration
+from mixmo.hub.model import Model, file_answers, open_model
 from mixmo.prediction import Prediction
 from mixmo.runs import Run, is_run
 
@@ -70,8 +70,7 @@ def calibrated(model: Model, parsed: Namespace) -> Calibration | None:
     asked = {"method": parsed.sets, "level": parsed.level, "risk": parsed.risk}
     settings = {name: value for name, value in asked.items() if value is not None}
     if parsed.calibrate_on is not None:
-        logits_MNK, labels_N = file_logits(model, parsed.calibrate_on, "calibrating on")
-        return calibrate(logits_MNK, labels_N, **settings)
+        return calibrate(*file_answers(model, parsed.calibrate_on, "calibrating on"), **settings)
     single_run = is_run(parsed.model) and len(model.nets) == 1
     if settings and single_run and Run.open(parsed.model).recipe.validation:
         return validation_calibration(Run.open(parsed.model), parsed.which, **settings)

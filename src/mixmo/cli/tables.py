@@ -97,9 +97,13 @@ def print_corruptions(scores: dict[str, Any], title: str) -> None:
         else f"mean corruption error over the 15 common corruptions (unnormalised): {100 * mce:.2f} %"
     )
     console.print(
-        f"{scores['which']} epoch, {scores['images']:,} images a severity, severities {', '.join(severities)}; "
-        "no temperature"
+        f"{_epoch(scores)}{scores['images']:,} images a severity, severities {', '.join(severities)}; no temperature"
     )
+
+
+def _epoch(scores: dict[str, Any]) -> str:
+    """Of runs; saved networks have no other."""
+    return f"{scores['which']} epoch, " if scores["which"] else ""
 
 
 def _three(scores: dict[str, float]) -> list[str]:
@@ -115,7 +119,7 @@ def print_ood(scores: dict[str, Any], title: str) -> None:
         table.add_row(name, *[f"{100 * found[key]:.2f}" for key in ("auroc", "aupr", "fpr95")])
     console.print(table)
     console.print(
-        f"{scores['which']} epoch, {scores['inside_images']:,} images from inside and "
+        f"{_epoch(scores)}{scores['inside_images']:,} images from inside and "
         f"{scores['outside_images']:,} from outside, the positives"
     )
 

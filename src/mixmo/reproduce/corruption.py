@@ -10,9 +10,12 @@ import torch
 from mixmo import data
 from mixmo.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from mixmo.errors import UserError
+from mixmo.evaluation import stack
+from mixmo.hub.model import open_model
 from mixmo.recipes.schema import Recipe
-from mixmo.robustness import load_members, score, score_corruptions
+from mixmo.robustness import score, score_corruptions
 from mixmo.runs import Run
+from mixmo.types import Split
 
 ORIGINAL = "CIFAR-100-C"
 
@@ -32,19 +35,20 @@ def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torc
             f"{folder} is not there; `mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set, "
             f"`mixmo data corrupt` makes one, which --corrupted names"
         )
-    return {"images": images, "pooled": score_corruptions(runs, folder, which, device)["pooled"]}
+    paths = [run.path for run in runs]
+    return {"images": images, "pooled": score_corruptions(paths, folder, which, device)["pooled"]}
 
 
 def _on_digits(runs: Sequence[Run], which: str, device: torch.device) -> dict[str, float]:
     """Pooled over all corruptions and severities."""
-    images_NHWC, labels_N = (tensor.to(device) for tensor in corrupted_digits())
-    logits_MNK = torch.cat([member.logits(images_NHWC) for member in load_members(runs, which, device)])
-    return score(logits_MNK, labels_N)
+    paths = [run.path for run in runs]
+    models = [open_model(path, which, device) for path in paths]
+    return score(*stack([model.answers(corrupted_digits().batches(model.batch)) for model in models], paths))
 
 
 @functools.cache
-def corrupted_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """The test digits under each corruption of each severity, one set after the other, and their labels."""
+def corrupted_digits() -> Split:
+    """The test digits under each corruption of each severity, one set after the other."""
     test = data.load("digits").test
     coloured_NHWC = test.resident.expand(-1, -1, -1, 3)
     cells = [(name, severity) for name in sorted(CORRUPTIONS) for severity in SEVERITIES]
@@ -53,4 +57,4 @@ def corrupted_digits() -> tuple[torch.Tensor, torch.Tensor]:
         for place, (name, severity) in enumerate(cells)
     ]
     grey_NHWC = torch.cat(changed).float().mean(3, keepdim=True).to(torch.uint8)
-    return grey_NHWC, test.labels.repeat(len(cells))
+    return Split(grey_NHWC, test.labels.repeat(len(cells)))

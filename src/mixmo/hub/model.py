@@ -1,7 +1,7 @@
-"""What a command predicts with, a network or the networks of a run, and the labelled images that it is given."""
+"""A model by its path, a network or the networks of a run, and what it answers to labelled images."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from mixmo.models import Ensemble
 from mixmo.predict import default_batch, predict
 from mixmo.prediction import Prediction
 from mixmo.runs import Run, is_run
+from mixmo.types import Answers, Split
 
 
 class Model(NamedTuple):
@@ -40,6 +41,27 @@ class Model(NamedTuple):
         """What was saved with it, or fitted to the validation images of its run."""
         return self.about.calibration if len(self.nets) == 1 else None
 
+    @property
+    def trained_on(self) -> str:
+        """The name of its data set."""
+        if self.about.dataset is None:
+            raise UserError(
+                f"{self.path} does not say what it was trained on; save it with about=mixmo.About(..., dataset=...), "
+                "or give labelled images with --on"
+            )
+        return self.about.dataset
+
+    def prepared(self, images_NHWC: Tensor) -> Tensor:
+        """Images of any size as the network sees them: resized and cut like the test images of its training."""
+        channels, height, width = self.about.size
+        if height != width:
+            raise UserError(
+                f"{self.path} sees {height} x {width} pixels, and images are cut to squares only; give tensors to "
+                "mixmo.predict"
+            )
+        side = self.about.resize or height
+        return centre(fit(images_NHWC, channels, side, side), height)
+
     def read(self, paths: Sequence[str], doing: str) -> Iterator[Read]:
         """Batches of files, with the progress and the time left on standard error, and the names of the unreadable."""
         batches = range(0, len(paths), self.batch)
@@ -52,19 +74,28 @@ class Model(NamedTuple):
     def __call__(self, images_NHWC: Tensor, calibration: Calibration | None = None) -> Prediction:
         return predict(self.nets, images_NHWC, calibration=calibration, batch_size=self.batch)
 
+    def answers(self, batches: Iterable[Split]) -> Answers:
+        """To images of any size."""
+        parts = [Answers(self(self.prepared(part.resident)).logits, part.labels) for part in batches]
+        return Answers(torch.cat([part.logits for part in parts], 1), torch.cat([part.labels for part in parts]))
+
+
+def networks(path: Path) -> list[Path]:
+    """Where each network of a model is."""
+    return [Run.open(one).path for one in Run.open(path).networks()] if is_run(path) else [path]
+
 
 def open_model(path: Path, which: str, device: torch.device) -> Model:
     """The network or networks, on the device."""
-    paths = [Run.open(one).path for one in Run.open(path).networks()] if is_run(path) else [path]
-    nets = [load(one, which).to(device) for one in paths]
+    nets = [load(one, which).to(device) for one in networks(path)]
     about: About | None = getattr(nets[0], "about", None)
     if about is None:
         raise UserError(f"{path} does not say how its images are prepared; save it with about=mixmo.About(...)")
     return Model(path, nets, about, device)
 
 
-def file_logits(model: Model, where: Path, doing: str) -> tuple[Tensor, Tensor]:
-    """Every head's logits of the images in a folder of class folders, or in a CSV of path,label, and their labels."""
+def file_answers(model: Model, where: Path, doing: str) -> Answers:
+    """To the images in a folder of class folders, or in a CSV of path,label."""
     samples = in_class_folders(where) if where.is_dir() else in_csv(where)
     classes = model.about.classes
     if classes is None:
@@ -78,35 +109,25 @@ def file_logits(model: Model, where: Path, doing: str) -> tuple[Tensor, Tensor]:
             labels += [label[path] for path in read.paths]
     if not labels:
         raise UserError(f"none of the {len(samples)} images of {where} can be read; check the files")
-    return torch.cat(logits, dim=1), torch.tensor(labels)
+    return Answers(torch.cat(logits, dim=1), torch.tensor(labels))
 
 
-def dataset_logits(model: Model, name: str, root: Path | None) -> tuple[Tensor, Tensor]:
-    """Every head's logits of the test images of a data set, brought to the size that the network sees, and labels."""
-    about = model.about
-    channels, height, width = about.size
-    if height != width:
-        raise UserError(
-            f"{model.path} sees {height} x {width} pixels, and images are cut to squares only; give tensors to "
-            "mixmo.predict"
-        )
+def dataset_answers(model: Model, name: str, root: Path | None) -> Answers:
+    """To the test images of a data set."""
     dataset = data.load(name, root, train=False)
-    classes = about.classes or dataset.classes
+    classes = model.about.classes or dataset.classes
     check_known(model, set(dataset.classes), name)
-    side, count = about.resize or height, len(dataset.test.labels)
-    logits, labels = [], []
+    count = len(dataset.test.labels)
     tracked = track(range(0, count, model.batch), f"scoring {count:,} images")
-    for part, _ in zip(dataset.test.batches(model.batch), tracked, strict=False):  # fewer, if files cannot be read
-        logits.append(model(centre(fit(part.resident, channels, side, side), height)).logits)
-        labels.append(part.labels)
-    logits_MNK = torch.cat(logits, dim=1)
+    batches = zip(dataset.test.batches(model.batch), tracked, strict=False)  # fewer, if files cannot be read
+    logits_MNK, labels_N = model.answers(part for part, _ in batches)
     if logits_MNK.shape[2] != len(classes):  # without names of its own, which are as many as its classes
         raise UserError(
             f"{model.path} answers for {logits_MNK.shape[2]} classes, which it does not name, and {name} has "
             f"{len(classes)}; save it with about=mixmo.About(..., classes=...)"
         )
     number = torch.tensor([classes.index(label) for label in dataset.classes])
-    return logits_MNK, number[torch.cat(labels)]
+    return Answers(logits_MNK, number[labels_N])
 
 
 def check_known(model: Model, labels: set[str], where: str) -> None:
@@ -115,11 +136,11 @@ def check_known(model: Model, labels: set[str], where: str) -> None:
         raise UserError(f"{where} has classes that the model does not know: {', '.join(unknown[:5])}; remove them")
 
 
-def labelled_logits(model: Model, what: str, root: Path | None = None) -> tuple[Tensor, Tensor]:
-    """Those of a data set by its name, or of files."""
+def labelled_answers(model: Model, what: str, root: Path | None = None) -> Answers:
+    """To a data set by its name, or to files."""
     if what.startswith(PREFIX) or (what in data.DATASETS and not Path(what).exists()):
-        return dataset_logits(model, what, root)
+        return dataset_answers(model, what, root)
     if not Path(what).exists():
         known = ", ".join(data.DATASETS)
         raise UserError(f"{what} is no data set ({known}), folder of class folders or CSV of path,label; give one")
-    return file_logits(model, Path(what), "scoring")
+    return file_answers(model, Path(what), "scoring")
