@@ -41,7 +41,7 @@ def content(run: Run) -> dict[Path, bytes]:
 
 def test_every_command_that_reads_weights(stopped: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, run = content(stopped), str(stopped.path)
-    image = Path(__file__).parents[1] / "samples" / "seal.png"
+    image = Path(__file__).parents[1] / "samples" / "sea.png"
     told = f"the training of {run} has not ended; its last weights so far are those of step 13, after epoch 2 of 3"
     for command in (
         ["eval", run, "--which", "last"],
