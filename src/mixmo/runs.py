@@ -132,7 +132,13 @@ class Run:
     def logits(self, which: str = "last") -> tuple[Tensor, Tensor]:
         """Every head's test logits (heads, N, K) and the labels (N,); of several networks, the heads of all."""
         parts = [_logits(path / f"logits-{which}.safetensors") for path in self.networks()]
-        return torch.cat([logits_MNK for logits_MNK, _ in parts]), parts[0][1]
+        labels_N = parts[0][1]
+        if not all(torch.equal(labels, labels_N) for _, labels in parts):
+            raise UserError(
+                f"the networks of {self.path} were tested on different data; remove scores.json in each of its folders "
+                "and train with --resume, which tests them again"
+            )
+        return torch.cat([logits_MNK for logits_MNK, _ in parts]), labels_N
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
