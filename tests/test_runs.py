@@ -222,6 +222,19 @@ def test_logits_of_whole_numbers(runs: list[Run], tmp_path: Path) -> None:
         run.logits()
 
 
+def test_logits_of_networks_that_were_tested_on_different_data(runs: list[Run], tmp_path: Path) -> None:
+    logits, labels = runs[0].logits()
+    run = Run.create(tmp_path, runs[0].recipe.replace(networks=2))
+    for other in (labels, labels.flip(0)):
+        for folder, tested in zip(run.networks(), (labels, other), strict=True):
+            folder.mkdir(exist_ok=True)
+            save_tensors({"logits": logits, "labels": tested}, folder / "logits-last.safetensors")
+        if other is labels:
+            assert torch.equal(run.logits()[0], torch.cat((logits, logits)))
+    with pytest.raises(UserError, match=r"were tested on different data; remove scores.json in each"):
+        run.logits()
+
+
 def test_the_remedy_for_a_lost_file_works(runs: list[Run], tmp_path: Path) -> None:
     """Without scores.json, --resume writes everything again from the last checkpoint."""
     run = Run(tmp_path / "run")

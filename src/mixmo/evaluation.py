@@ -49,10 +49,11 @@ def load_so_far(run: Run, which: str) -> tuple[Network, int | None]:
         from mixmo.engine.checkpoint import Checkpoints  # here: the engine starts from networks that this loads
 
         step = Checkpoints(run.path / "checkpoints").fill(net, which, averaged=recipe.average > 0)
-        epoch = max((line["epoch"] for line in run.metrics() if line["step"] <= step), default=0)
+        when = "before any epoch was scored"
+        if lines := run.metrics():  # not every epoch may have one
+            when = f"after epoch {step * lines[-1]['epoch'] // lines[-1]['step']} of {recipe.epochs}"
         warnings.warn(
-            f"the training of {run.path} has not ended; its {which} weights so far are those of step {step:,}, after "
-            f"epoch {epoch} of {recipe.epochs}",
+            f"the training of {run.path} has not ended; its {which} weights so far are those of step {step:,}, {when}",
             Unfinished,
             stacklevel=2,
         )
@@ -102,7 +103,7 @@ def score_runs(
     """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
     paths = [path for run in runs for path in run.networks()]
     check_different(paths)
-    runs = [Run(path) for path in paths]
+    runs = [Run.open(path) for path in paths]
     stored = [summary(run) for run in runs]
     scores: dict[str, Any] = {
         "runs": [str(path) for path in paths],

@@ -132,7 +132,13 @@ class Run:
     def logits(self, which: str = "last") -> Answers:
         """Every head's test logits (heads, N, K) and the labels (N,); of several networks, the heads of all."""
         parts = [_logits(path / f"logits-{which}.safetensors") for path in self.networks()]
-        return Answers(torch.cat([part.logits for part in parts]), parts[0].labels)
+        labels_N = parts[0].labels
+        if not all(torch.equal(part.labels, labels_N) for part in parts):
+            raise UserError(
+                f"the networks of {self.path} were tested on different data; remove scores.json in each of its folders "
+                "and train with --resume, which tests them again"
+            )
+        return Answers(torch.cat([part.logits for part in parts]), labels_N)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""

@@ -44,13 +44,15 @@ def test_one_run(runs: list[Run]) -> None:
     assert run.means["test.ensemble.top1"] == runs[0].metrics()[-1]["test"]["ensemble"]["top1"]
 
 
-def test_ensemble_is_its_networks(runs: list[Run], tmp_path: Path) -> None:
+def test_ensemble_is_its_networks(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of several networks is analysed as the runs in its folders."""
     recipe = runs[1].recipe.replace(networks=2)
     Run.create(tmp_path / "two", recipe)
     for i in (0, 1):
         (tmp_path / "two" / str(i)).symlink_to(runs[1].path)
     assert len(analyse([Run(tmp_path / "two")]).predictors) == 2
+    assert main(["analyse", str(tmp_path / "two"), "--csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 * len(runs[1].metrics())
 
 
 def test_json(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def content(run: Run) -> dict[Path, bytes]:
 
 def test_every_command_that_reads_weights(stopped: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, run = content(stopped), str(stopped.path)
-    image = Path(__file__).parents[1] / "samples" / "seal.png"
+    image = Path(__file__).parents[1] / "samples" / "sea.png"
     told = f"the training of {run} has not ended; its last weights so far are those of step 13, after epoch 2 of 3"
     for command in (
         ["eval", run, "--which", "last"],
@@ -110,7 +110,10 @@ def test_a_checkpoint_replaced_while_it_is_read(stopped: Run, tmp_path: Path, mo
     assert reads == 2
 
 
-def test_a_checkpoint_replaced_while_they_are_listed(stopped: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_checkpoint_replaced_while_they_are_listed(stopped: Run, tmp_path: Path, kept: bool) -> None:
+    """Also if an older one is kept: that is not the newest."""
+
     class Replaced(checkpoint.Checkpoints):
         def all(self) -> list[Path]:
             listed = super().all()
@@ -119,6 +122,8 @@ def test_a_checkpoint_replaced_while_they_are_listed(stopped: Run, tmp_path: Pat
             return listed
 
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    if kept:
+        shutil.copytree(run.path / "checkpoints" / "00000013", run.path / "checkpoints" / "00000010")
     assert Replaced(run.path / "checkpoints").latest() == run.path / "checkpoints" / "00000014"
 
 
@@ -135,8 +140,25 @@ def test_what_is_not_there_yet(stopped: Run, tmp_path: Path, said: Callable[...,
     assert "dataset.json is missing: the training has not ended" in said("eval", fresh.path)
     several = Run.create(tmp_path / "several", RECIPE.replace(networks=2))
     shutil.copytree(stopped.path, several.path / "0")
-    for command in ("eval", "analyse"):
-        assert "several/1 is no run directory: that network has not begun to train" in said(command, several.path)
+    not_begun = "several/1 is no run directory: that network has not begun to train"
+    for command in (["eval"], ["analyse"], ["analyse", "--csv"], ["plot", "filters", "--out", tmp_path / "a.png"]):
+        assert not_begun in said(*command, several.path)
+    with pytest.raises(UserError, match=not_begun):
+        score_runs([several])
+
+
+def test_the_epoch_is_told_where_not_every_one_is_scored(tmp_path: Path) -> None:
+    recipe, seldom = RECIPE.replace(epochs=4), dataclasses.replace(QUIET, score_every=2)
+    for until, when in ((7, "step 7, before any epoch was scored"), (17, "step 17, after epoch 3 of 4")):
+        run = train(recipe, tmp_path / "run", seldom, until=until, resume=True)
+        with pytest.warns(Unfinished, match=when):
+            load_network(run)
+
+
+def test_a_run_in_the_home_folder(stopped: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(stopped.path.parent))
+    with pytest.warns(Unfinished):
+        assert mixmo.load("~/run").members == RECIPE.members
 
 
 def test_a_damaged_checkpoint_is_not_read(stopped: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a finished run tells beyond its scores: how its filters are used, how it learned, how its members differ."""
+"""What a run tells beyond its scores: how its filters are used, how it learned, how its members differ."""
 
 from mixmo.analysis.dynamics import average, columns, to_csv
 from mixmo.analysis.filters import Activity, activity, core_norms, encoder_norms, separation

@@ -54,7 +54,7 @@ def add_runs(into: ArgumentParser, arguments: list[str]) -> None:
 
 
 def opened(parsed: Namespace) -> list[Run]:
-    return [Run(path) for run in parsed.runs for path in Run.open(run).networks()]
+    return [Run.open(path) for given in parsed.runs for path in Run.open(given).networks()]
 
 
 KINDS = {

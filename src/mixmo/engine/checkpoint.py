@@ -77,7 +77,7 @@ class Checkpoints:
         """The newest complete checkpoint."""
         there = self.all()
         complete = [path for path in there if (path / "state.json").is_file()]
-        if not complete and self.all() != there:  # a training has just replaced the one that was listed
+        if complete != there and self.all() != there:  # a training has just replaced one that was listed
             return self.latest()
         return max(complete, default=None, key=lambda path: int(path.name))
 

@@ -28,11 +28,12 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
     the validation images of the run, if it held some out. `which` is "last" or "best", for runs; of one that has not
     ended, the newest checkpoint or the best weights so far, without a calibration, and a warning says of which step.
     """
-    if not is_run(check_path("where", where)):
+    path = check_path("where", where)
+    if not is_run(path):
         if which != "last":
             raise UserError(f"{where} is no run directory and has no {which} epoch, only its weights; leave that out")
         return from_pretrained(where, model)
-    run = Run.open(where)
+    run = Run.open(path)
     if run.recipe.networks > 1:
         raise UserError(
             f"{where} holds {run.recipe.networks} networks; load each of its folders 0, 1, ... and give them to "
