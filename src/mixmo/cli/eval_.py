@@ -1,9 +1,7 @@
 """mixmo eval MODEL... [--on IMAGES] [--source logits|weights] [--corruptions DIR] [--ood NAME] [--multiplex]"""
 
 import json
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +12,7 @@ from mixmo.cli.arguments import parse, parser
 from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
-from mixmo.evaluation import Unfinished, check_different, score_answers, score_multiplexed, score_runs, stack
+from mixmo.evaluation import check_different, score_answers, score_multiplexed, score_runs, stack
 from mixmo.hub.load import MODEL
 from mixmo.hub.model import dataset_answers, labelled_answers, networks, open_model
 from mixmo.robustness import score_corruptions, score_ood
@@ -62,28 +60,11 @@ def main(arguments: list[str]) -> None:
     for option in ONE:
         if sum(word.partition("=")[0] == option for word in arguments) > 1:
             raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
-    with unfinished() as sentences:
-        scores = score(parsed)
+    scores = score(parsed)
     if parsed.json:
-        print(json.dumps(scores | ({"unfinished": sentences} if sentences else {}), indent=2))
+        print(json.dumps(scores, indent=2))
     else:
         show(scores, " + ".join(str(path) for path in parsed.models))
-        print(*sentences, sep="\n", end="\n" if sentences else "")
-
-
-@contextmanager
-def unfinished() -> Iterator[list[str]]:
-    """What is said meanwhile of runs that have not ended: it belongs beside their scores."""
-    sentences: list[str] = []
-    with warnings.catch_warnings():
-        usual = warnings.showwarning
-
-        def note(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            sentences.append(str(message)) if category is Unfinished else usual(message, category, *where)
-
-        warnings.simplefilter("default", Unfinished)  # whatever -W says
-        warnings.showwarning = note  # type: ignore[assignment]
-        yield sentences
 
 
 def score(parsed: Namespace) -> dict[str, Any]:
