@@ -35,6 +35,7 @@ from mixmo.recipes import named  # noqa: E402
 from mixmo.runs import Run  # noqa: E402
 from mixmo.types import Dataset  # noqa: E402
 
+pytest.register_assert_rewrite("helpers")  # so that what differs is shown
 torch.set_num_threads(1)  # two test processes on two cores: threads that spin for each other cost a hundredfold
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from PIL import Image
 
+from helpers import assert_same
 from mixmo import UserError, data, seal
 from mixmo.data import stream
 from mixmo.data.decode import SkippedImages
@@ -102,18 +102,6 @@ def test_partners_come_from_the_whole_set() -> None:
     assert len(partners.number.unique()) > 0.9 * 600
     assert not torch.equal(partners.number[0], partners.number[1])
     assert plan(RECIPE.replace(pixel="cutout"), 600, epoch=0).partners is None
-
-
-def assert_same(one: Run, two: Run) -> None:
-    for name in ("last.safetensors", "best.safetensors", "logits-last.safetensors", "logits-best.safetensors"):
-        left, right = (safetensors.torch.load_file(run.path / name) for run in (one, two))
-        assert left.keys() == right.keys()
-        for key in left:
-            assert torch.equal(left[key], right[key]), f"{name}: {key}"
-    for left, right in zip(one.metrics(), two.metrics(), strict=True):
-        assert left["train"] == right["train"]
-        assert left["test"] == right["test"]
-        assert left.get("validation") == right.get("validation")
 
 
 FULL = {"pixel": "cutmix", "validation": 6, "size": 16, "crop_scale": 0.3}

@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from helpers import assert_same
 from mixmo import UserError, data
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
@@ -37,21 +38,6 @@ STEPS = 22  # an epoch of SMALL
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """SMALL, trained without a stop."""
     return train(SMALL, tmp_path_factory.mktemp("runs") / "whole", RUNTIME)
-
-
-def assert_same(one: Run, two: Run) -> None:
-    """Equal to the last bit: weights, logits, and every logged number but the times."""
-    for name in ("last.safetensors", "best.safetensors", "logits-last.safetensors", "logits-best.safetensors"):
-        left, right = (safetensors.torch.load_file(run.path / name) for run in (one, two))
-        assert left.keys() == right.keys()
-        for key in left:
-            assert torch.equal(left[key], right[key]), f"{name}: {key}"
-    logs = [run.metrics() for run in (one, two)]
-    for log in logs:
-        for line in log:
-            line.pop("seconds")
-            line.pop("evaluation_seconds")
-    assert logs[0] == logs[1]
 
 
 # Inside the first epoch, at its end, exactly at the first decay, inside an epoch after it, after the last step.

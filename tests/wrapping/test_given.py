@@ -11,14 +11,9 @@ from torch.ao import quantization
 from torch.optim.swa_utils import AveragedModel
 
 import mixmo
+from helpers import refused
 
 END = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-
-
-def refused(model: nn.Module, said: str, **options: object) -> None:
-    with pytest.raises(mixmo.UserError, match=said) as caught:
-        mixmo.wrap(model, **options)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
 
 
 def model() -> nn.Sequential:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import mixmo
+from helpers import refused
 from mixmo.types import Hidden
 from mixmo.wrapping.find import replace
 
@@ -59,12 +60,6 @@ class Weighs(Own):
 class Both(Own):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"colour": self.head(self.conv(x).mean((2, 3)))}
-
-
-def refused(model: nn.Module, said: str, **options: object) -> None:
-    with pytest.raises(mixmo.UserError, match=said) as caught:
-        mixmo.wrap(model, **options)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
 
 
 def test_no_convolution_first() -> None:
