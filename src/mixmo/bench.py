@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mixmo.data.folder import PREFIX
 from mixmo.engine.bed import Bed, random_dataset, wait
-from mixmo.engine.prepare import check_fit, image_size
+from mixmo.engine.prepare import check_fit
 from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Graph, sgd
 from mixmo.errors import UserError
@@ -73,7 +73,7 @@ def benchmark(
     for name, chosen in recipes.items():
         check_fit(chosen, dataset)
         bed = Bed(chosen, dataset, device, compiled)
-        operations = 2 * multiply_adds(bed.net, recipe.seen(image_size(dataset)))
+        operations = 2 * multiply_adds(bed.net, recipe.seen(dataset.size))
         meter = Meter(name, operations, peak, device, seconds, repeats)
         n, test = recipe.batch_size, len(dataset.test.labels)
         if chosen == single:

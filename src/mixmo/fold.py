@@ -11,7 +11,7 @@ from mixmo.errors import UserError
 from mixmo.models.network import Ensemble, Network
 from mixmo.wrapping.find import replace
 from mixmo.wrapping.given import bare
-from mixmo.wrapping.probe import at_rest, close, image_size, relative, sample
+from mixmo.wrapping.probe import at_rest, close, input_size, relative, sample
 from mixmo.wrapping.sharing import summed
 from mixmo.wrapping.wrapped import Wrapped
 
@@ -37,7 +37,7 @@ def fold(net: E) -> E:
     if net.members > 1:
         _fold_network(folded) if isinstance(folded, Network) else _fold_wrapped(folded)
         folded.members = 1
-        _verify(net, folded, sample(net, image_size(net)))
+        _verify(net, folded, sample(net, input_size(net)))
     return folded
 
 

@@ -51,6 +51,12 @@ class Dataset(NamedTuple):
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
     std: tuple[float, ...]
 
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """(C, H, W) of its images; `Recipe.seen` is that of what a network sees of them."""
+        height, width, channels = self.train.images.shape[1:]
+        return channels, height, width
+
 
 class Answers(NamedTuple):
     """What every head says of a split, or of those of its files that can be read."""

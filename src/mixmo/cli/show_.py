@@ -8,8 +8,7 @@ from mixmo import data
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.engine import Runtime
 from mixmo.engine.estimate import estimate
-from mixmo.engine.prepare import image_size
-from mixmo.engine.progress import clock, count
+from mixmo.engine.progress import clock, pace
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes import PROTOCOLS, summary
 from mixmo.recipes.fast import SUFFIX
@@ -42,10 +41,10 @@ def main(arguments: list[str]) -> None:
     if measured.seconds is not None:
         print(
             f"# about {clock(measured.seconds * recipe.networks)} on this {measured.device}, evaluation not counted "
-            f"({count(recipe.batch_size / measured.step_seconds)} images/s)"
+            f"({pace(recipe.batch_size / measured.step_seconds)})"
         )
 
 
 def facts_of(dataset: Dataset) -> Facts:
     """What a protocol would say of a data set."""
-    return Facts(len(dataset.train.labels), len(dataset.test.labels), image_size(dataset), len(dataset.classes))
+    return Facts(len(dataset.train.labels), len(dataset.test.labels), dataset.size, len(dataset.classes))

@@ -13,7 +13,6 @@ from mixmo.augment.augmix import augmix
 from mixmo.augment.augmix import uniforms as augmix_uniforms
 from mixmo.augment.basic import crop_flip, normalise, resized_crop
 from mixmo.augment.pixel import AUGMENTATIONS
-from mixmo.engine.prepare import image_size
 from mixmo.engine.source import Partners, draw_partners
 from mixmo.gradaug import Subnet, draw_subnets
 from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden
@@ -73,7 +72,7 @@ class Batches:
         self.augmentation = None if recipe.pixel == "none" else AUGMENTATIONS[recipe.pixel]
         self.feature_mixing = None if recipe.hidden == "none" else HIDDEN[recipe.hidden]
         self.saliency = None if recipe.saliency == "none" else SALIENCY[recipe.saliency]
-        seen = channels, self.height, self.width = recipe.seen(image_size(dataset))
+        seen = channels, self.height, self.width = recipe.seen(dataset.size)
         self.shapes: list[torch.Size] = []  # of the features that enter each stage of the core
         if self.feature_mixing is not None:
             with torch.device("meta"):

@@ -18,7 +18,7 @@ from mixmo.engine.checkpoint import Checkpoints, State
 from mixmo.engine.distributed import World, lost, reason
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import synchronise
-from mixmo.engine.prepare import check_memory, describe, hold_out, image_size
+from mixmo.engine.prepare import check_memory, describe, hold_out
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
@@ -266,7 +266,7 @@ class Trainer:
         run, weights = self.run_folder, self.scored.state_dict()
         scores: dict[str, Any] = {
             "parameters": parameters(self.net),
-            "multiply_adds": multiply_adds(self.net, self.recipe.seen(image_size(self.dataset))),
+            "multiply_adds": multiply_adds(self.net, self.recipe.seen(self.dataset.size)),
             "best_epoch": (self.state.best_step or 0) // self.schedule.steps_per_epoch,
             "best_by": "validation" if self.held_out else "test",
             "seconds": round(self.state.seconds, 3),

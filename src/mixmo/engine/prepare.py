@@ -87,7 +87,7 @@ def check_samples(recipe: Recipe, samples: int) -> None:
 
 def check_memory(recipe: Recipe, dataset: Dataset, device: torch.device, processes: int = 1) -> None:
     """A step that cannot fit into the memory of the device is refused before it fills it."""
-    channels, height, width = size = image_size(dataset)
+    channels, height, width = size = dataset.size
     with torch.device("meta"):
         net = recipe.network(len(dataset.classes), channels)
     needed = training_bytes(net, recipe.seen(size), recipe.batch_size // processes, recipe.precision)
@@ -178,13 +178,7 @@ def describe(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
         "classes": list(dataset.classes),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
-        "size": list(recipe.seen(image_size(dataset))),
-        "resize": None if recipe.size is None else min(image_size(dataset)[1:]),
+        "size": list(recipe.seen(dataset.size)),
+        "resize": None if recipe.size is None else min(dataset.size[1:]),
         "images": [len(dataset.train.labels), len(dataset.test.labels)],
     }
-
-
-def image_size(dataset: Dataset) -> tuple[int, int, int]:
-    """(C, H, W)"""
-    height, width, channels = dataset.train.images.shape[1:]
-    return channels, height, width

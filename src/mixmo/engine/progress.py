@@ -93,16 +93,16 @@ class Progress:
         if self.began is None or step <= self.done:
             return ""
         rate = (step - self.done) / max(time.monotonic() - self.began, 1e-9)
-        return f"{count(rate * self.recipe.batch_size)} images/s  {clock((self.schedule.steps - step) / rate)} left"
+        return f"{pace(rate * self.recipe.batch_size)}  {clock((self.schedule.steps - step) / rate)} left"
 
 
-def count(rate: float) -> str:
+def pace(rate: float) -> str:
     """Images a second; a large network on a CPU takes more than a second for one.
 
-    >>> count(10840.3), count(0.273)
-    ('10,840', '0.27')
+    >>> pace(10840.3), pace(0.273)
+    ('10,840 images/s', '0.27 images/s')
     """
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    return f"{rate:,.0f} images/s" if rate >= 10 else f"{rate:.2g} images/s"
 
 
 def clock(seconds: float) -> str:

@@ -18,7 +18,7 @@ from mixmo.files import drafts
 from mixmo.models.network import Ensemble
 from mixmo.placement import on_cpu
 from mixmo.wrapping.given import ensemble
-from mixmo.wrapping.probe import Size, check_size, image_size
+from mixmo.wrapping.probe import Size, check_size, input_size
 
 __all__ = ["Exported", "Metadata", "export"]
 
@@ -102,7 +102,7 @@ def export(
     if not isinstance(classes, Sequence | None):
         raise UserError(f"classes = {classes!r}; give a name for each class")
     check_size(size)
-    size = image_size(net) if size is None else (size[0], size[1], size[2])
+    size = input_size(net) if size is None else (size[0], size[1], size[2])
     for images in (calibration, None if test is None else test[0]):
         check_images(images, size)
     if precision == "int8" and (calibration is None or len(calibration) == 0):

@@ -29,7 +29,7 @@ from mixmo.placement import on_cpu
 from mixmo.weights import fill, put
 from mixmo.wrapping import Wrapped
 from mixmo.wrapping.given import bare
-from mixmo.wrapping.probe import image_size
+from mixmo.wrapping.probe import input_size
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
@@ -229,7 +229,7 @@ def rounded(net: Ensemble) -> Ensemble:
 
 def sample(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
     """Two random images, and every head's answer to them."""
-    size = image_size(net) if about is None else about.size
+    size = input_size(net) if about is None else about.size
     parameter = next(net.parameters())
     images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0), device="cpu").to(parameter)
     with torch.no_grad(), evaluating(net):

@@ -80,7 +80,7 @@ def check_size(size: Size | None) -> None:
         raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
 
 
-def image_size(net: Ensemble) -> Size:
+def input_size(net: Ensemble) -> Size:
     """Of images that a network takes, as it knows it; a `Network` takes any size, and is shown CIFAR's."""
     known: Size | None = getattr(net, "size", None)
     if known is not None:
