@@ -35,7 +35,7 @@ def test_steps_walk_through_the_images_epoch_by_epoch(monkeypatch: pytest.Monkey
     for _ in range(7):
         made.next_step()
     samples = [draws.unique.tolist() for draws, _, _ in seen]
-    epoch = sum(samples[:5], [])
+    epoch = [number for step in samples[:5] for number in step]
     assert len(set(epoch)) == 20 == len(epoch)
     assert epoch != sorted(epoch)
     assert samples[5:] == samples[:2]
