@@ -90,8 +90,9 @@ def test_random_images_are_of_every_value_and_class() -> None:
     assert found.train.images.shape == (200, 8, 4, 3)
     assert found.test.images.shape == (6, 8, 4, 3)
     assert found.train.images.unique().tolist() == list(range(256))
+    assert found.train.images.dtype == torch.uint8
     assert found.train.labels.unique().tolist() == [0, 1, 2, 3]
     assert found.classes == ("0", "1", "2", "3")
     assert len(found.mean) == len(found.std) == 3
     assert torch.equal(found.train.images, again.train.images)
-    assert torch.equal(found.test.labels, again.test.labels)
+    assert torch.equal(found.train.labels, again.train.labels)
