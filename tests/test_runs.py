@@ -462,3 +462,13 @@ def test_only_the_test_images_of_a_run_are_read(runs: list[Run], tmp_path: Path)
     (run.path / "SHA256SUMS").unlink()  # takes the recipe as it is now
     assert len(load_test(run, None, torch.device("cpu")).test.labels) == 10
     assert [path.name.rpartition("-")[0] for path in (tmp_path / "images" / ".mixmo-cache").iterdir()] == ["test-8"]
+
+
+def test_the_best_epoch_is_told_of_one_run_alone(runs: list[Run]) -> None:
+    """Those of an ensemble are of several epochs."""
+    assert score_runs(runs[:1])["best_epoch"] == runs[0].json("scores.json")["best_epoch"]
+    assert "best_epoch" not in score_runs(runs)
+
+
+def test_a_network_is_loaded_in_eval_mode(runs: list[Run]) -> None:
+    assert not any(module.training for module in load_network(runs[0]).modules())
