@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 import mixmo
+from mixmo.data.decode import SkippedImages
 from mixmo.hub import model as models
 from mixmo.hub.model import Model, dataset_answers, file_answers, open_model
 from mixmo.predict import default_batch
@@ -51,6 +52,25 @@ def test_files_of_more_than_one_batch(
     torch.testing.assert_close(found.logits, mixmo.predict(model.nets, digits.test.images[read]).logits)
     skipped = [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if line.startswith("skipped")]
     assert [Path(line).name for line in skipped] == ["0.png", "1.png", "2.png", "4.png"]
+
+
+def test_a_data_set_of_which_a_whole_batch_cannot_be_read(
+    model: Model, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory or streamed."""
+    read = list(range(1, 10))
+    for number, label in enumerate(digits.classes):
+        for part in ("train", "test"):
+            (tmp_path / part / label).mkdir(parents=True)
+            Image.fromarray(digits.test.images[number, ..., 0].numpy()).save(tmp_path / part / label / "1.png")
+    (tmp_path / "test" / "0" / "1.png").write_bytes(b"not an image")
+    monkeypatch.setattr(models, "default_batch", lambda *_: 1)
+    for room in (10**9, 0):
+        monkeypatch.setattr(mixmo.data, "room", lambda device, room=room: room)
+        with pytest.warns(SkippedImages, match="1 of the 10 images"):
+            found = dataset_answers(model, f"folder:{tmp_path}@8", None)
+        assert found.labels.tolist() == read
+        torch.testing.assert_close(found.logits, mixmo.predict(model.nets, digits.test.images[read]).logits)
 
 
 def test_batches_are_as_large_as_images_allow(model: Model) -> None:
