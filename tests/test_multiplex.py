@@ -1,6 +1,7 @@
 """mixmo eval --multiplex: accuracy and speed of several images a pass, from weights and data."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from mixmo.evaluation import load_network, score_multiplexed
 from mixmo.models.network import Stages
 from mixmo.recipes import named
 from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.types import Answers, Dataset
 
 CPU = torch.device("cpu")
 
@@ -60,6 +61,25 @@ def test_more_images_a_second(run: Run, monkeypatch: pytest.MonkeyPatch):
     assert [row["images_per_second"] for row in rows] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("seconds", "calls"), [(1, 5), (3, 3), (60, 2)])
+def test_the_fastest_of_as_many_calls_as_ten_seconds_hold(
+    seconds: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least two, as the first may have to warm up, and at most five."""
+    clock, given = [0.0], torch.zeros(1)
+
+    def call() -> Answers:
+        clock[0] += seconds * (1.5 if not made else 1)
+        made.append(1)
+        return Answers(given, given)
+
+    made: list[int] = []
+    monkeypatch.setattr(evaluation.time, "perf_counter", lambda: clock[0])
+    result, best = evaluation._timed(call)
+    assert (len(made), best) == (calls, seconds)
+    assert result.logits is given
+
+
 def test_as_json_and_as_a_table(run: Run, capsys: pytest.CaptureFixture[str]):
     assert main(["eval", str(run.path), "--multiplex", "--json", "--device", "cpu"]) == 0
     found = json.loads(capsys.readouterr().out)["multiplexed"]
@@ -77,6 +97,11 @@ def test_networks_that_cannot(runs: list[Run], tmp_path: Path, capsys: pytest.Ca
     assert [row["images_per_pass"] for row in score_multiplexed([runs[1]], "last", CPU)["rows"]] == [1]
     with pytest.raises(UserError, match="must have the same data set and as many members"):
         score_multiplexed(runs, "last", CPU)
+    other = shutil.copytree(runs[0].path, tmp_path / "other")
+    Run(other).write_recipe(runs[0].recipe.replace(dataset="cifar10"))
+    (other / "SHA256SUMS").unlink()  # takes the recipe as it is now
+    with pytest.raises(UserError, match="must have the same data set and as many members"):
+        score_multiplexed([runs[0], Run(other)], "last", CPU)
     shared = named("digits/cut-mixmo").replace(epochs=1, width=1, batch_size=256, encoders=1)
     run = train(shared, tmp_path / "run", Runtime(device="cpu", quiet=True))
     assert main(["eval", str(run.path), "--multiplex", "--device", "cpu"]) == 2

@@ -134,6 +134,11 @@ def test_some_severities(runs: list[Run], few: Path):
     (few / "severities.txt").write_text("3 4")
     scores = score_corruptions(paths(runs), few, "last", CPU)
     assert scores["corruptions"]["snow"] == {"3": whole["3"], "4": whole["4"]}
+    (few / "fog.npy").unlink()
+    for path in few.glob("*.npy"):
+        np.save(path, np.load(path)[14:])
+    (few / "severities.txt").write_text("4")
+    assert score_corruptions(paths(runs), few, "last", CPU)["pooled"] == whole["4"]
 
 
 def test_a_saved_network_fares_as_its_run(runs: list[Run], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from mixmo import UserError, seal
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
-from mixmo.evaluation import load_network, score_runs, stack
+from mixmo.evaluation import load_network, load_test, score_runs, stack
 from mixmo.files import load_tensors, save_tensors, unwritten
 from mixmo.recipes import named
 from mixmo.runs import WHICH, Run, environment
@@ -447,3 +448,27 @@ def test_runs_over_different_test_sets_are_no_ensemble(runs: list[Run]) -> None:
 def test_weights_of_no_epoch(runs: list[Run]):
     with pytest.raises(UserError, match="unknown epoch 'middle'; there are: best, last"):
         load_network(runs[0], "middle")
+
+
+def test_only_the_test_images_of_a_run_are_read(runs: list[Run], tmp_path: Path) -> None:
+    """Of a large folder, say, the train images take hours."""
+    image = Image.new("L", (8, 8))
+    for label in runs[0].json("dataset.json")["classes"]:
+        for part in ("train", "test"):
+            (tmp_path / "images" / part / label).mkdir(parents=True)
+            image.save(tmp_path / "images" / part / label / "1.png")
+    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    run.write_recipe(run.recipe.replace(dataset=f"folder:{tmp_path}/images@8"))
+    (run.path / "SHA256SUMS").unlink()  # takes the recipe as it is now
+    assert len(load_test(run, None, torch.device("cpu")).test.labels) == 10
+    assert [path.name.rpartition("-")[0] for path in (tmp_path / "images" / ".mixmo-cache").iterdir()] == ["test-8"]
+
+
+def test_the_best_epoch_is_told_of_one_run_alone(runs: list[Run]) -> None:
+    """Those of an ensemble are of several epochs."""
+    assert score_runs(runs[:1])["best_epoch"] == runs[0].json("scores.json")["best_epoch"]
+    assert "best_epoch" not in score_runs(runs)
+
+
+def test_a_network_is_loaded_in_eval_mode(runs: list[Run]) -> None:
+    assert not any(module.training for module in load_network(runs[0]).modules())

@@ -89,6 +89,13 @@ def test_the_scores_are_those_of_the_epochs(tmp_path: Path) -> None:
     }
 
 
+def test_without_averaged_weights(tmp_path: Path) -> None:
+    run = train(RECIPE.replace(average=0.0), tmp_path / "run", QUIET, until=5)
+    with pytest.warns(Unfinished):
+        scores = score_runs([run], epochs=["last"])
+    assert scores["last"]["ensemble"]["nll"] == pytest.approx(run.metrics()[-1]["test"]["ensemble"]["nll"], rel=1e-5)
+
+
 def test_a_checkpoint_replaced_while_it_is_read(stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
     folder, fill, reads = run.path / "checkpoints", checkpoint.fill, 0

@@ -1,6 +1,6 @@
 """Which layers a network calls in a forward pass, what each reads and what it gives."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ class Call(NamedTuple):
 
 
 def calls(
-    model: nn.Module, layers: Mapping[str, nn.Module], images: Tensor, cut: Iterable[str] = ()
+    model: nn.Module, layers: Mapping[str, nn.Module], images: Tensor, cut: Collection[str] = ()
 ) -> tuple[Any, list[Call]]:
     """The model's output and the calls of `layers` in order; the outputs of those in `cut` pass on no gradient."""
     seen: list[Call] = []
@@ -29,7 +29,6 @@ def calls(
 
         return hook
 
-    cut = set(cut)
     handles = [layer.register_forward_hook(note(name, name in cut)) for name, layer in layers.items()]
     try:
         return model(images), seen
