@@ -16,12 +16,12 @@ from mixmo import data
 from mixmo.augment.basic import fit
 from mixmo.data import folder as folders
 from mixmo.data.corrupted import COMMON, Cell, corrupted
-from mixmo.data.progress import track
 from mixmo.data.registry import where
 from mixmo.errors import UserError
 from mixmo.evaluation import run_logits, stack
 from mixmo.hub.model import Model, dataset_answers, open_model
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
+from mixmo.progress import Work
 from mixmo.runs import Run, is_run
 from mixmo.types import Answers, Split
 
@@ -50,9 +50,10 @@ def score_corruptions(
     for model in models:
         _check_fit(model, cells[0], folder, clean.labels)
     each: dict[str, dict[str, dict[str, float]]] = {}
-    for cell in track(cells, f"scoring {folder.name}"):
-        answers = stack([model.answers(cell.split.batches(model.batch)) for model in models], paths)
-        each.setdefault(cell.name, {})[str(cell.severity)] = score(*answers)
+    with Work(f"scoring images of {folder.name}", len(models) * len(cells) * len(clean.labels)) as work:
+        for cell in cells:
+            answers = stack([model.answers(cell.split, work) for model in models], paths)
+            each.setdefault(cell.name, {})[str(cell.severity)] = score(*answers)
     common = [scores for name in each if name in COMMON for scores in each[name].values()]
     complete = set(COMMON) <= set(each)
     return {
@@ -105,7 +106,8 @@ def score_ood(
         raise UserError(f"--ood {name} is what {paths[0]} was trained on; give another data set")
     foreign = data.load(name, root, train=False).test
     inside_MNK, labels_N = stack([own_answers(model, which, source, root) for model in models], paths)
-    outside_MNK = torch.cat([_foreign_logits(model, foreign) for model in models])
+    with Work(f"predicting images of {name}", len(models) * len(foreign.labels)) as work:
+        outside_MNK = torch.cat([_foreign_logits(model, foreign, work) for model in models])
     detectors = {}
     for detector in DETECTORS:
         inside, outside = DETECTORS[detector](inside_MNK), DETECTORS[detector](outside_MNK)
@@ -121,6 +123,9 @@ def score_ood(
     }
 
 
-def _foreign_logits(model: Model, split: Split) -> Tensor:
-    images = (fit(part.resident.to(model.device), *model.about.size) for part in split.batches(500))
-    return torch.cat([model(images_NHWC).logits.cpu() for images_NHWC in images], 1)
+def _foreign_logits(model: Model, split: Split, work: Work) -> Tensor:
+    parts = []
+    for part in split.batches(500):
+        parts.append(model(fit(part.resident.to(model.device), *model.about.size)).logits.cpu())
+        work.advance(len(part.labels))
+    return torch.cat(parts, 1)

@@ -15,6 +15,7 @@ from mixmo.errors import UserError
 from mixmo.evaluation import check_different, score_answers, score_multiplexed, score_runs, stack
 from mixmo.hub.load import MODEL
 from mixmo.hub.model import dataset_answers, labelled_answers, networks, open_model
+from mixmo.progress import track
 from mixmo.robustness import score_corruptions, score_ood
 from mixmo.runs import WHICH, Run, is_run
 
@@ -115,7 +116,7 @@ def score_models(
             raise UserError(f"{model.path} knows other classes than {paths[0]}; an ensemble needs the same")
     answer = dataset_answers if on is None else labelled_answers  # a folder may happen to have the data set's name
     on = models[0].trained_on if on is None else on
-    answers = stack([answer(model, on, root) for model in models], paths)
+    answers = stack([answer(model, on, root) for model in track(models, "models")], paths)
     if len(answers.labels) < 2:
         raise UserError(f"{on} has one image, and scores need two at least; give more")
     calibration = models[0].calibration if len(models) == 1 else None
