@@ -20,7 +20,7 @@ import importlib.util, sys, time
 found = importlib.util.spec_from_file_location("progress", sys.argv[1])  # without the rest, which takes seconds
 progress = importlib.util.module_from_spec(found)
 found.loader.exec_module(progress)
-progress.BAR = progress.TICK = 0.1
+progress.SHORT = progress.TICK = 0.1
 with progress.shown(), progress.Work("counting", 4) as work:
     for number in range(4):
         time.sleep(0.3)
@@ -97,6 +97,28 @@ def test_work_within_work_is_told_after_it(monkeypatch: pytest.MonkeyPatch, caps
     assert ";" not in second
 
 
+def test_a_work_of_one_part_is_told_by_its_part(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    clock = Clock(monkeypatch)
+    with shown(), Work("models", 1) as outer:
+        with Work("scoring", 7):
+            clock.wait(outer.board, 10)
+        clock.wait(outer.board, 60)
+    assert capsys.readouterr().err.splitlines() == ["scoring: 0 of 7", "models: 0 of 1"]
+
+
+def test_many_short_works_are_not_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """But a line is not spent on one that is over in a moment."""
+    clock = Clock(monkeypatch)
+    with shown():
+        for number in range(4):
+            with Work(f"timing {number}") as work:
+                clock.wait(work.board, 4)
+        clock.now += 100
+        with Work("reading") as work:
+            clock.wait(work.board, 0)
+    assert capsys.readouterr().err.splitlines() == ["timing 2: 0:02 so far"]
+
+
 def test_bytes_that_were_there_before_are_no_measure(monkeypatch: pytest.MonkeyPatch):
     clock = Clock(monkeypatch)
     with shown(), Bytes("downloading", 100e6, 40e6) as work:
@@ -110,6 +132,7 @@ def test_bytes_that_were_there_before_are_no_measure(monkeypatch: pytest.MonkeyP
 def test_nobody_asked(asked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """In a user's own program nothing is said, and nothing runs beside it; nor within work that is not to be shown."""
     monkeypatch.setattr(progress, "FIRST", 0.0)
+    monkeypatch.setattr(progress, "SHORT", 0.0)
     monkeypatch.setattr(progress, "TICK", 0.01)
     started = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread))
@@ -126,6 +149,7 @@ def test_nobody_asked(asked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_a_step_that_takes_long_is_told_meanwhile(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Also while a library is kept quiet by giving it another standard error."""
     monkeypatch.setattr(progress, "FIRST", 0.05)
+    monkeypatch.setattr(progress, "SHORT", 0.0)
     monkeypatch.setattr(progress, "TICK", 0.01)
     with shown(), Work("exporting"), redirect_stderr(io.StringIO()) as void:
         time.sleep(0.3)

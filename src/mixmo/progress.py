@@ -25,8 +25,8 @@ from rich.table import Table
 from rich.text import Text
 
 T = TypeVar("T")
-BAR = 1.0  # seconds until a bar is drawn
-FIRST, EVERY = 10.0, 60.0  # seconds until the first line, and between two
+SHORT = 1.0  # seconds of work that is not worth a word
+FIRST, EVERY = 10.0, 60.0  # seconds until the first line, of one piece of work or of several, and between two
 TICK = 0.25  # seconds between two looks at the works
 
 
@@ -141,7 +141,7 @@ class Board:
         self.console = Lasting(file=sys.stderr, stderr=True)
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         self.works: list[Work] = []
-        self.next = 0.0  # when a line is due
+        self.next = time.monotonic() + FIRST  # when a line is due
         self.bars: Live | None = None
         self.lock = threading.RLock()
         self.ended = threading.Event()
@@ -152,7 +152,6 @@ class Board:
             self.works.append(work)
             if len(self.works) > 1:
                 return
-            self.next = work.began + FIRST
             if self.live:
                 self.above = [Above(self, name) for name in ("stderr", "stdout") if getattr(sys, name).isatty()]
         self.ended = threading.Event()
@@ -183,12 +182,10 @@ class Board:
 
     def tick(self) -> None:
         """Whatever is due now."""
-        now = time.monotonic()
-        if not self.works:
-            return
-        if not self.live and now >= self.next:
-            self.say("; ".join(work.line() for work in self.told()))
-        if self.live and self.told(BAR) and not any(above.midline for above in self.above):
+        told = self.told()
+        if told and not self.live and time.monotonic() >= self.next:
+            self.say("; ".join(work.line() for work in told))
+        if told and self.live and not any(above.midline for above in self.above):
             if self.bars is None:
                 self.bars = Live(
                     get_renderable=self.drawn,
@@ -208,16 +205,16 @@ class Board:
             self.console.print(Text(text), soft_wrap=True)
             self.next = time.monotonic() + EVERY
 
-    def told(self, after: float = 0.0) -> list[Work]:
-        """The works that have lasted so long; around others, not those that they are the only part of."""
-        old = [work for work in self.works if time.monotonic() >= work.began + after]
-        return [work for work in old if work.total != 1 or work is old[-1]]
+    def told(self) -> list[Work]:
+        """The works that are not short; of one that has a single part, that part, if it is a work too."""
+        long = [work for work in self.works if time.monotonic() >= work.began + SHORT]
+        return [work for work in long if work.total != 1 or work is long[-1]]
 
     def drawn(self) -> Table:
         grid = Table.grid(padding=(0, 1))
         for column in ("what", "bar", "tail"):
             grid.add_column(column, no_wrap=True)
-        for work in self.told(BAR):
+        for work in self.told():
             bar = ProgressBar(total=work.total, completed=work.done, pulse=work.total is None, width=30)
             grid.add_row(Text(work.what()), bar, Text(work.tail()))
         return grid

@@ -99,6 +99,7 @@ def test_the_first_step_says_that_it_compiles(
     """Once, and not in the steps that follow; here nothing is compiled, which takes long."""
     monkeypatch.setattr(torch, "compile", lambda forward, **_: forward)
     monkeypatch.setattr(progress, "FIRST", 0.0)
+    monkeypatch.setattr(progress, "SHORT", 0.0)
     monkeypatch.setattr(progress, "TICK", 0.01)
     bed = Bed(named("digits/vanilla").replace(width=1), digits, CPU, compiled=True)
     gradients = bed.step._gradients
