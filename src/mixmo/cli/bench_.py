@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     into = parser(
         "bench",
         "How fast a recipe trains and predicts here, beside an ordinary network, on random images. Without a RECIPE: "
-        "cifar100/cut-mixmo in bf16 on a GPU, digits/cut-mixmo on a CPU.",
+        "cifar100/cut-mixmo in bf16 on a GPU, digits/cut-mixmo on a CPU. Ctrl-C shows what was measured so far.",
     )
     arguments = with_recipe(arguments)
     add_recipe(into, arguments, needed=False)
