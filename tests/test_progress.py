@@ -146,6 +146,25 @@ def test_nobody_asked(asked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_process_does_not_begin_amid_a_line():
+    """Or it would wait for ever for the thread that was writing, which it does not have."""
+    writing = threading.Event()
+
+    def write() -> None:
+        with progress._lock:
+            writing.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    writing.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if progress._lock.acquire(blocking=False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
+
+
 def test_a_step_that_takes_long_is_told_meanwhile(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Also while a library is kept quiet by giving it another standard error."""
     monkeypatch.setattr(progress, "FIRST", 0.05)

@@ -9,6 +9,7 @@ way, after a second, and keeps nothing of them; elsewhere a line comes after ten
 while a single step takes longer than that.
 """
 
+import os
 import sys
 import threading
 import time
@@ -53,9 +54,9 @@ class Work:
             self.board.end(self)
 
     def advance(self, parts: float = 1) -> None:
-        self.done += parts
-        self.counts += 1
+        self.counts += 1  # first: another thread reads it where there is something done
         self.counted = time.monotonic()
+        self.done += parts
 
     def what(self) -> str:
         return self.doing
@@ -143,7 +144,7 @@ class Board:
         self.works: list[Work] = []
         self.next = time.monotonic() + FIRST  # when a line is due
         self.bars: Live | None = None
-        self.lock = threading.RLock()
+        self.lock = _lock
         self.ended = threading.Event()
         self.above: list[Above] = []
 
@@ -249,6 +250,9 @@ class Above:
 
 
 _board: ContextVar[Board | None] = ContextVar("board", default=None)
+_lock = threading.RLock()  # of all boards
+if hasattr(os, "register_at_fork"):  # a process must not begin with a stream that a thread was just writing to
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def clock(seconds: float) -> str:
