@@ -5,7 +5,7 @@ weights are needed, and for the clean test set the stored logits of a run, or it
 is in memory at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,14 @@ def score_corruptions(
     over the 15 common corruptions, unnormalised as is usual on CIFAR; the mCE that divides by AlexNet's errors is
     ImageNet-C's. It is None if one of the 15 is not in the folder.
     """
+    *_, scores = corruptions_so_far(paths, folder, which, device, root)
+    return scores
+
+
+def corruptions_so_far(
+    paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None = None
+) -> Iterator[dict[str, Any]]:
+    """What `score_corruptions` gives, after each corruption: over those that were scored."""
     cells = corrupted(folder)
     models = [open_model(path, which, device) for path in paths]
     clean = stack([own_answers(model, which, "logits", root) for model in models], paths)
@@ -54,17 +62,19 @@ def score_corruptions(
         for cell in cells:
             answers = stack([model.answers(cell.split, work) for model in models], paths)
             each.setdefault(cell.name, {})[str(cell.severity)] = score(*answers)
-    common = [scores for name in each if name in COMMON for scores in each[name].values()]
-    complete = set(COMMON) <= set(each)
-    return {
-        "folder": str(folder),
-        "which": which if any(map(is_run, paths)) else None,
-        "images": len(clean.labels),
-        "clean": score(*clean),
-        "pooled": _mean([scores for name in each for scores in each[name].values()]),  # all cells have as many images
-        "mce": 1 - _mean(common)["top1"] if complete else None,
-        "corruptions": each,
-    }
+            if cell.severity < cells[-1].severity:
+                continue
+            common = [scores for name in each if name in COMMON for scores in each[name].values()]
+            complete = set(COMMON) <= set(each)
+            yield {
+                "folder": str(folder),
+                "which": which if any(map(is_run, paths)) else None,
+                "images": len(clean.labels),
+                "clean": score(*clean),
+                "pooled": _mean([s for name in each for s in each[name].values()]),  # all cells have as many images
+                "mce": 1 - _mean(common)["top1"] if complete else None,
+                "corruptions": dict(each),
+            }
 
 
 def _check_fit(model: Model, cell: Cell, folder: Path, labels_N: Tensor) -> None:
