@@ -48,7 +48,7 @@ def test_items_come_through():
     assert list(track(["a", "b"], "doing")) == ["a", "b"]
     with shown():
         assert list(track([], "doing")) == []
-        assert list(track(iter("ab"), "doing")) == ["a", "b"]
+        assert list(track({"a": 1, "b": 2}, "doing")) == ["a", "b"]
 
 
 def test_lines_with_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

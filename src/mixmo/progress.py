@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -93,15 +93,13 @@ class Bytes(Work):
         return f"{self.done / 1e6:,.1f}{total} MB"
 
 
-def track(items: Iterable[T], doing: str, total: float | None = None) -> Iterator[T]:
+def track(items: Collection[T], doing: str) -> Iterator[T]:
     """The items one after the other, as a piece of work; an item is done when the next is asked for.
 
     >>> list(track("ab", "spelling"))
     ['a', 'b']
     """
-    if total is None and isinstance(items, Sized):
-        total = len(items)
-    with Work(doing, total) as work:
+    with Work(doing, len(items)) as work:
         for item in items:
             yield item
             work.advance()

@@ -39,7 +39,7 @@ def estimate(recipe: Recipe, facts: Facts, device: torch.device, measure: bool =
         for _ in range(first):
             bed.next_step()
         wait(device)
-    likely = min(STEPS, math.ceil(BUDGET * first / (time.monotonic() - began)))
+    likely = min(STEPS, math.ceil(BUDGET * first / max(time.monotonic() - began, 1e-9)))
     began, done = time.monotonic(), 0
     with Work("timing steps", likely) as work:
         while done < STEPS and time.monotonic() - began < BUDGET:
