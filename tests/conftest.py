@@ -31,6 +31,7 @@ declare_operators()
 
 from mixmo import data  # noqa: E402
 from mixmo.engine import Runtime, train  # noqa: E402
+from mixmo.progress import Board, Work  # noqa: E402
 from mixmo.recipes import named  # noqa: E402
 from mixmo.runs import Run  # noqa: E402
 from mixmo.types import Dataset  # noqa: E402
@@ -82,6 +83,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("small")
     recipes = {m: named(f"digits/{m}").replace(epochs=2, width=1, batch_size=256) for m in ("cut-mixmo", "vanilla")}
     return [train(recipe, folder / m, Runtime(device="cpu", quiet=True)) for m, recipe in recipes.items()]
+
+
+@pytest.fixture
+def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
+    """The long work that is shown from now on, in order."""
+    seen: list[Work] = []
+    begin = Board.begin
+    monkeypatch.setattr(Board, "begin", lambda board, work: (seen.append(work), begin(board, work)))
+    return seen
 
 
 @pytest.fixture

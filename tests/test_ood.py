@@ -15,6 +15,7 @@ from mixmo.evaluation import load_network
 from mixmo.hub.model import open_model
 from mixmo.metrics import DETECTORS
 from mixmo.predict import predict_split
+from mixmo.progress import Work
 from mixmo.recipes import named
 from mixmo.robustness import _foreign_logits, score_ood
 from mixmo.runs import Run
@@ -107,7 +108,9 @@ def test_a_saved_network_fares_as_its_run(runs: list[Run], photographs: Path, tm
 def test_foreign_images_in_parts(runs: list[Run], digits: Dataset):
     """More than are read at once."""
     model, many = open_model(runs[0].path, "last", CPU), Split(digits.train.images[:520], digits.train.labels[:520])
-    torch.testing.assert_close(_foreign_logits(model, many), model(many.images).logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        _foreign_logits(model, many, Work("scoring")), model(many.images).logits, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_one_member_never_disagrees(photographs: Path, tmp_path: Path):

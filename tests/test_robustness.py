@@ -16,6 +16,7 @@ from mixmo.engine.loop import Trainer
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network
 from mixmo.metrics.scores import nll, top1, top5
+from mixmo.progress import Work, shown
 from mixmo.recipes import named
 from mixmo.robustness import score_corruptions
 from mixmo.runs import Run
@@ -125,6 +126,12 @@ def test_uncorrupted_files_give_the_clean_scores(runs: list[Run], tmp_path: Path
     for cell in scores["corruptions"]["fog"].values():
         assert cell == pytest.approx(scores["clean"], rel=1e-5)
     assert scores["mce"] is None  # one corruption is not the fifteen
+
+
+def test_every_image_counts_in_the_progress(runs: list[Run], few: Path, works: list[Work]):
+    with shown():
+        score_corruptions(paths(runs), few, "last", CPU)
+    assert [work.line() for work in works] == ["scoring images of CIFAR-10-C: 280 of 280, 0:00 left"]  # 2 x 2 x 5 x 14
 
 
 def test_some_severities(runs: list[Run], few: Path):

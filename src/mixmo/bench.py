@@ -6,8 +6,8 @@ for kernels and the first steps stay out of the clock; every figure is the media
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ from mixmo.errors import UserError
 from mixmo.fold import fold
 from mixmo.models import Network, multiply_adds
 from mixmo.predict import predict_split
+from mixmo.progress import Work
 from mixmo.recipes import METHODS, Recipe
 from mixmo.recipes.protocols import FACTS
 from mixmo.types import Dataset
@@ -63,50 +64,67 @@ def benchmark(
     recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float = 1.0, repeats: int = 5
 ) -> Result:
     """Training and prediction of the recipe and of its vanilla network. Each repeat lasts about `seconds`."""
+    *_, result = measured(recipe, device, compiled=compiled, seconds=seconds, repeats=repeats)
+    return result
+
+
+def measured(
+    recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float = 1.0, repeats: int = 5
+) -> Iterator[Result]:
+    """The result of `benchmark` so far, after each of its rows."""
     on_gpu = device.type == "cuda"
     compiled = on_gpu if compiled is None else compiled
     dataset = synthetic(recipe.dataset, device)
     peak = matmul_peak(device, recipe.precision)
     single = vanilla(recipe)
     recipes = {"vanilla": single} if recipe == single else {"vanilla": single, f"M={recipe.members}": recipe}
-    rows: list[Row] = []
-    for name, chosen in recipes.items():
-        check_fit(chosen, dataset)
-        bed = Bed(chosen, dataset, device, compiled)
-        operations = 2 * multiply_adds(bed.net, recipe.seen(dataset.size))
-        meter = Meter(name, operations, peak, device, seconds, repeats)
-        n, test = recipe.batch_size, len(dataset.test.labels)
-        if chosen == single:
-            rows.append(meter("plain eager loop", plain(bed), n, passes=3))
-        rows.append(meter("training step", bed.same_step, n, passes=3, warm_up=bed.warm_up))
-        rows.append(meter("training end to end", bed.next_step, n, passes=3, memory=False))
-        rows.append(meter("prediction", predictor(bed.net, dataset, recipe), test))
-        if len(bed.net.encoders) > 1 and not bed.net.concat:
-            folded = predictor(fold(bed.net), dataset, recipe)
-            rows.append(meter("prediction, folded", folded, test))
-            del folded
-        mode = bed.step.mode
-        del bed  # its memory is not the next one's
-    return Result(
+    result = Result(
         torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.get_num_threads()} threads",
         torch.__version__,
         recipe.architecture,
         recipe.batch_size,
         recipe.precision,
-        mode,
+        "eager",
         peak,
-        tuple(rows),
+        (),
     )
+    with Work("measuring", sum(3 + (chosen == single) + foldable(chosen) for chosen in recipes.values())) as work:
+        for name, chosen in recipes.items():
+            check_fit(chosen, dataset)
+            bed = Bed(chosen, dataset, device, compiled)
+            operations = 2 * multiply_adds(bed.net, recipe.seen(dataset.size))
+            for row in bed_rows(bed, Meter(name, operations, peak, device, seconds, repeats, work)):
+                result = replace(result, mode=bed.step.mode, rows=(*result.rows, row))
+                yield result
+            del bed  # its memory is not the next one's
+
+
+def bed_rows(bed: Bed, meter: "Meter") -> Iterator[Row]:
+    """What is measured of a network."""
+    recipe, dataset = bed.recipe, bed.dataset
+    n, test = recipe.batch_size, len(dataset.test.labels)
+    if meter.network == "vanilla":
+        yield meter("plain eager loop", plain(bed), n, passes=3)
+    yield meter("training step", bed.same_step, n, passes=3, warm_up=bed.warm_up)
+    yield meter("training end to end", bed.next_step, n, passes=3, memory=False)
+    yield meter("prediction", predictor(bed.net, dataset, recipe), test)
+    if foldable(recipe):
+        yield meter("prediction, folded", predictor(fold(bed.net), dataset, recipe), test)
+
+
+def foldable(recipe: Recipe) -> bool:
+    """Whether there are encoders to make one of."""
+    return recipe.members > 1 and recipe.encoders != 1 and recipe.mask != "concat"
 
 
 class Meter:
     """Makes the rows of one network."""
 
     def __init__(
-        self, network: str, operations: int, peak: float, device: torch.device, seconds: float, repeats: int
+        self, network: str, operations: int, peak: float, device: torch.device, seconds: float, repeats: int, work: Work
     ) -> None:
         self.network, self.operations, self.peak = network, operations, peak
-        self.device, self.seconds, self.repeats = device, seconds, repeats
+        self.device, self.seconds, self.repeats, self.work = device, seconds, repeats, work
 
     def __call__(
         self,
@@ -118,11 +136,13 @@ class Meter:
         memory: bool = True,
     ) -> Row:
         """A call that works on `images` images; `passes` forward passes' worth of arithmetic each."""
+        self.work.doing = f"measuring {self.network}, {what}"
         memory = memory and self.device.type == "cuda"
         if memory:
             torch.cuda.reset_peak_memory_stats(self.device)
         first = warm_up() if warm_up else None
         timing = timed(call, self.device, self.seconds, self.repeats)
+        self.work.advance()
         rate = images / timing.seconds
         tflops = rate * passes * self.operations / 1e12
         return Row(

@@ -20,6 +20,7 @@ from mixmo.models import Network, multiply_adds, parameters
 from mixmo.placement import on_cpu
 from mixmo.predict import check_multiplex, default_batch, predict_split
 from mixmo.prediction import Prediction
+from mixmo.progress import Work, track
 from mixmo.runs import WHICH, Run
 from mixmo.types import Answers, Dataset, Split
 from mixmo.weights import fill
@@ -113,9 +114,13 @@ def score_runs(
     }
     if len(runs) == 1 and "best_epoch" in stored[0]:
         scores["best_epoch"] = stored[0]["best_epoch"]
-    for which in epochs:
-        parts = [run_logits(run, which, source, device or torch.device("cpu"), root) for run in runs]
-        scores[which] = evaluate(*stack(parts, paths)).to_dict()
+    with Work("scoring runs", len(epochs) * len(runs)) as work:
+        for which in epochs:
+            parts = []
+            for run in runs:
+                parts.append(run_logits(run, which, source, device or torch.device("cpu"), root))
+                work.advance()
+            scores[which] = evaluate(*stack(parts, paths)).to_dict()
     return scores
 
 
@@ -169,7 +174,7 @@ def score_multiplexed(
         logits_MNK = torch.cat([part.logits for part in parts])
         return Answers(logits_MNK.cpu(), parts[0].labels.cpu())  # which waits for the device
 
-    for count in range(1, about.members + 1):
+    for count in track(range(1, about.members + 1), "measuring each number of images a pass"):
         (logits_MNK, labels_N), seconds = _timed(partial(predict, count))
         rows.append(
             {

@@ -15,6 +15,7 @@ from mixmo.memory import exhausted
 from mixmo.models.network import Ensemble, Network
 from mixmo.modes import evaluating
 from mixmo.prediction import Prediction
+from mixmo.progress import Work
 from mixmo.types import Answers, Dataset, Split
 from mixmo.wrapping.given import ensemble
 
@@ -91,11 +92,13 @@ def predict_split(
     """
     device = split.images.device
     batch_size = batch_size or default_batch(device)
-    with evaluating(net), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+    work = Work("predicting test images" if split is dataset.test else "predicting images", len(split.labels))
+    with evaluating(net), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"), work:
         answers = []
         for batch in split.batches(batch_size, part):
             images = normalise(centre(batch.resident, size), dataset.mean, dataset.std)
             answers.append(Answers(each_head(net, images, images_per_pass).float(), batch.labels))
+            work.advance(len(batch.labels))
     return Answers(torch.cat([each.logits for each in answers], dim=1), torch.cat([each.labels for each in answers]))
 
 

@@ -5,7 +5,7 @@ weights are needed, and for the clean test set the stored logits of a run, or it
 is in memory at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from mixmo import data
 from mixmo.augment.basic import fit
 from mixmo.data import folder as folders
 from mixmo.data.corrupted import COMMON, Cell, corrupted
-from mixmo.data.progress import track
 from mixmo.data.registry import where
 from mixmo.errors import UserError
 from mixmo.evaluation import run_logits, stack
 from mixmo.hub.model import Model, dataset_answers, open_model
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
+from mixmo.progress import Work
 from mixmo.runs import Run, is_run
 from mixmo.types import Answers, Split
 
@@ -44,26 +44,37 @@ def score_corruptions(
     over the 15 common corruptions, unnormalised as is usual on CIFAR; the mCE that divides by AlexNet's errors is
     ImageNet-C's. It is None if one of the 15 is not in the folder.
     """
+    *_, scores = corruptions_so_far(paths, folder, which, device, root)
+    return scores
+
+
+def corruptions_so_far(
+    paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None = None
+) -> Iterator[dict[str, Any]]:
+    """What `score_corruptions` gives, after each corruption: over those that were scored."""
     cells = corrupted(folder)
     models = [open_model(path, which, device) for path in paths]
     clean = stack([own_answers(model, which, "logits", root) for model in models], paths)
     for model in models:
         _check_fit(model, cells[0], folder, clean.labels)
     each: dict[str, dict[str, dict[str, float]]] = {}
-    for cell in track(cells, f"scoring {folder.name}"):
-        answers = stack([model.answers(cell.split.batches(model.batch)) for model in models], paths)
-        each.setdefault(cell.name, {})[str(cell.severity)] = score(*answers)
-    common = [scores for name in each if name in COMMON for scores in each[name].values()]
-    complete = set(COMMON) <= set(each)
-    return {
-        "folder": str(folder),
-        "which": which if any(map(is_run, paths)) else None,
-        "images": len(clean.labels),
-        "clean": score(*clean),
-        "pooled": _mean([scores for name in each for scores in each[name].values()]),  # all cells have as many images
-        "mce": 1 - _mean(common)["top1"] if complete else None,
-        "corruptions": each,
-    }
+    with Work(f"scoring images of {folder.name}", len(models) * len(cells) * len(clean.labels)) as work:
+        for cell in cells:
+            answers = stack([model.answers(cell.split, work) for model in models], paths)
+            each.setdefault(cell.name, {})[str(cell.severity)] = score(*answers)
+            if cell.severity < cells[-1].severity:
+                continue
+            common = [scores for name in each if name in COMMON for scores in each[name].values()]
+            complete = set(COMMON) <= set(each)
+            yield {
+                "folder": str(folder),
+                "which": which if any(map(is_run, paths)) else None,
+                "images": len(clean.labels),
+                "clean": score(*clean),
+                "pooled": _mean([s for name in each for s in each[name].values()]),  # all cells have as many images
+                "mce": 1 - _mean(common)["top1"] if complete else None,
+                "corruptions": dict(each),
+            }
 
 
 def _check_fit(model: Model, cell: Cell, folder: Path, labels_N: Tensor) -> None:
@@ -105,7 +116,8 @@ def score_ood(
         raise UserError(f"--ood {name} is what {paths[0]} was trained on; give another data set")
     foreign = data.load(name, root, train=False).test
     inside_MNK, labels_N = stack([own_answers(model, which, source, root) for model in models], paths)
-    outside_MNK = torch.cat([_foreign_logits(model, foreign) for model in models])
+    with Work(f"predicting images of {name}", len(models) * len(foreign.labels)) as work:
+        outside_MNK = torch.cat([_foreign_logits(model, foreign, work) for model in models])
     detectors = {}
     for detector in DETECTORS:
         inside, outside = DETECTORS[detector](inside_MNK), DETECTORS[detector](outside_MNK)
@@ -121,6 +133,9 @@ def score_ood(
     }
 
 
-def _foreign_logits(model: Model, split: Split) -> Tensor:
-    images = (fit(part.resident.to(model.device), *model.about.size) for part in split.batches(500))
-    return torch.cat([model(images_NHWC).logits.cpu() for images_NHWC in images], 1)
+def _foreign_logits(model: Model, split: Split, work: Work) -> Tensor:
+    parts = []
+    for part in split.batches(500):
+        parts.append(model(fit(part.resident.to(model.device), *model.about.size)).logits.cpu())
+        work.advance(len(part.labels))
+    return torch.cat(parts, 1)

@@ -14,10 +14,12 @@ from mixmo.cli import main
 from mixmo.data.corrupted import COMMON
 from mixmo.engine import Runtime
 from mixmo.engine.loop import Trainer
+from mixmo.hub.model import Model
 from mixmo.metrics import DETECTORS
+from mixmo.progress import Work
 from mixmo.recipes import named
 from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.types import Answers, Dataset, Split
 
 ON_CPU = ("--device", "cpu")
 
@@ -88,7 +90,30 @@ def test_the_table_says_when_there_is_no_mean(
     for name in ("labels.npy", "severities.txt", "fog.npy"):
         (tmp_path / name).write_bytes((corrupted / name).read_bytes())
     assert main(["eval", run, "--corruptions", str(tmp_path), *ON_CPU]) == 0
-    assert "mean corruption error: not all of the 15 common corruptions are in the folder" in capsys.readouterr().out
+    assert "mean corruption error: not all of the 15 common corruptions were scored" in capsys.readouterr().out
+
+
+def test_what_was_scored_before_it_was_stopped_is_shown(
+    run: str, corrupted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """The corruptions that are complete, in an order by their names; the one under way is not."""
+    answers = Model.answers
+    asked: list[Split] = []
+
+    def stopped(model: Model, split: Split, work: Work) -> Answers:
+        asked.append(split)
+        if len(asked) == 6:
+            raise KeyboardInterrupt
+        return answers(model, split, work)
+
+    monkeypatch.setattr(Model, "answers", stopped)
+    assert main(["eval", run, "--corruptions", str(corrupted), "--json", *ON_CPU]) == 130
+    out, err = capsys.readouterr()
+    found = json.loads(out)["corrupted"]
+    assert list(found["corruptions"]) == sorted(COMMON)[:2]
+    cells = [cell["nll"] for severities in found["corruptions"].values() for cell in severities.values()]
+    assert (found["pooled"]["nll"], found["mce"]) == (pytest.approx(sum(cells) / 4), None)
+    assert err == "mixmo: interrupted\n"
 
 
 def test_ood_as_json_and_as_a_table(run: str, other: str, capsys: pytest.CaptureFixture[str]):

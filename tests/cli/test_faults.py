@@ -15,8 +15,8 @@ from PIL import Image
 from mixmo import UserError
 from mixmo.cli import main
 from mixmo.engine import train
-from mixmo.engine.progress import Lasting
 from mixmo.engine.signals import stop_signals
+from mixmo.progress import Lasting
 from mixmo.recipes import named
 from mixmo.runs import Run
 

@@ -19,6 +19,7 @@ from mixmo.data.check import Findings
 from mixmo.data.download import SOURCES, Source, get
 from mixmo.data.extract import unpack
 from mixmo.errors import UserError
+from mixmo.progress import Work, shown
 
 
 def archive(members: dict[str, bytes]) -> bytes:
@@ -165,10 +166,17 @@ def test_without_a_length(server: Server, tmp_path: Path):
     assert unpacked(tmp_path)
 
 
-def test_a_cut_connection_goes_on_where_it_ended(server: Server, tmp_path: Path):
+def test_a_cut_connection_goes_on_where_it_ended(server: Server, tmp_path: Path, works: list[Work]):
     server.cut_after, server.cuts = 100_000, 2
-    get("cifar10", tmp_path)
+    with shown():
+        get("cifar10", tmp_path)
     assert unpacked(tmp_path)
+    *downloads, verifying, unpacking = works
+    assert [(work.before, work.done) for work in downloads] == [(0, 1e5), (1e5, 2e5), (2e5, len(GOOD))]
+    assert {(work.doing, work.total) for work in downloads} == {("downloading cifar-10-python.tar.gz", len(GOOD))}
+    assert [verifying.doing, unpacking.doing] == [
+        f"{what} cifar-10-python.tar.gz" for what in ("verifying", "unpacking")
+    ]
     assert server.asked == [None, "bytes=100000-", "bytes=200000-"]
 
 

@@ -1,4 +1,5 @@
 import io
+import random
 import stat
 import struct
 import tarfile
@@ -10,6 +11,7 @@ import pytest
 
 from mixmo.data.extract import unpack
 from mixmo.errors import UserError
+from mixmo.progress import Work, shown
 
 Members = dict[str, bytes]
 GOOD: Members = {"set/a.txt": b"alpha", "set/deep/b.txt": b"beta"}
@@ -47,6 +49,18 @@ def refused(archive: Path, problem: str, members: int = 10, size: int = 1000) ->
     assert problem in str(caught.value)
     assert str(caught.value).endswith("; delete it and fetch it again")
     assert [path.name for path in archive.parent.iterdir()] == [archive.name]
+
+
+@every_kind
+def test_progress_is_the_place_in_the_archive(tmp_path: Path, kind: str, works: list[Work]):
+    archive = MAKERS[kind](
+        tmp_path / kind, {f"set/{number}": random.Random(0).randbytes(20_000) for number in range(9)}
+    )
+    with shown():
+        unpack(archive, tmp_path / "set", 10, 1_000_000)
+    assert [(work.doing, work.total) for work in works] == [(f"unpacking {kind}", archive.stat().st_size)]
+    assert works[0].counts == 9
+    assert 0.5 < works[0].done / archive.stat().st_size <= 1
 
 
 @every_kind

@@ -16,6 +16,7 @@ from mixmo.metrics.diversity import DIVERSITY
 from mixmo.metrics.report import ready
 from mixmo.metrics.scores import top1
 from mixmo.models import Network
+from mixmo.progress import track
 from mixmo.runs import Run
 
 THRESHOLDS = (0.2, 0.3, 0.4, 0.5)  # of the paper's table
@@ -65,18 +66,21 @@ def analyse(
     A run that has not ended is tested on the `device` with its data set from the folder `root`.
     """
     runs = [Run.open(path) for run in runs for path in run.networks()]
-    parts = [run_logits(run, which, "logits", device or torch.device("cpu"), root) for run in runs]
+    parts = [run_logits(run, which, "logits", device or torch.device("cpu"), root) for run in track(runs, "runs")]
     logits_PNK, labels_N = stack(parts, [run.path for run in runs])
     return Analysis(
         which=which,
         runs=[
             _analyse(run, which, logits, labels, thresholds, last)
-            for run, (logits, labels) in zip(runs, parts, strict=True)
+            for run, (logits, labels) in track(list(zip(runs, parts, strict=True)), "analysing runs")
         ],
         predictors=[
             f"{run.path}:{m}" for run, (logits, _) in zip(runs, parts, strict=True) for m in range(len(logits))
         ],
-        diversity={name: DIVERSITY[name](logits_PNK, labels_N).tolist() for name in DIVERSITY},
+        diversity={
+            name: DIVERSITY[name](logits_PNK, labels_N).tolist()
+            for name in track(list(DIVERSITY), "comparing all predictors")
+        },
     )
 
 

@@ -85,12 +85,14 @@ def run(arguments: list[str]) -> int:
         return 0
     from mixmo.engine import Stopped
     from mixmo.memory import exhausted
+    from mixmo.progress import shown
 
     try:
         if arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS)
         module = importlib.import_module(f"mixmo.cli.{arguments[0]}_")
-        module.main(arguments[1:])
+        with shown():
+            module.main(arguments[1:])
         sys.stdout.flush()
     except UserError as error:
         print(f"mixmo{rank()}: {error}", file=sys.stderr)

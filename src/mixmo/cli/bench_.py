@@ -5,7 +5,7 @@ import math
 from dataclasses import asdict
 from itertools import pairwise
 
-from mixmo.bench import Result, benchmark
+from mixmo.bench import Result, measured
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.cli.console import Output, grid
 from mixmo.engine import Runtime
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     into = parser(
         "bench",
         "How fast a recipe trains and predicts here, beside an ordinary network, on random images. Without a RECIPE: "
-        "cifar100/cut-mixmo in bf16 on a GPU, digits/cut-mixmo on a CPU.",
+        "cifar100/cut-mixmo in bf16 on a GPU, digits/cut-mixmo on a CPU. Ctrl-C shows what was measured so far.",
     )
     arguments = with_recipe(arguments)
     add_recipe(into, arguments, needed=False)
@@ -29,13 +29,17 @@ def main(arguments: list[str]) -> None:
     if not 0 < parsed.seconds < math.inf or parsed.repeats < 1:
         raise UserError(f"--seconds {parsed.seconds} --repeats {parsed.repeats}: both must be positive and finite")
     device = Runtime(device=parsed.device).resolve()
-    result = benchmark(
-        recipe_of(parsed), device, compiled=parsed.compile, seconds=parsed.seconds, repeats=parsed.repeats
-    )
-    if parsed.json:
-        print(json.dumps(asdict(result), indent=2))
-    else:
-        show(result)
+    result: Result | None = None
+    try:
+        for result in measured(  # noqa: B007 - it is wanted afterwards
+            recipe_of(parsed), device, compiled=parsed.compile, seconds=parsed.seconds, repeats=parsed.repeats
+        ):
+            pass
+    finally:  # also what was measured before Ctrl-C, or before the memory was full
+        if result is not None and parsed.json:
+            print(json.dumps(asdict(result), indent=2))
+        elif result is not None:
+            show(result)
 
 
 def with_recipe(arguments: list[str]) -> list[str]:

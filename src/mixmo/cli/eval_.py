@@ -1,7 +1,7 @@
 """mixmo eval MODEL... [--on IMAGES] [--source logits|weights] [--corruptions DIR] [--ood NAME] [--multiplex]"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,8 @@ from mixmo.errors import UserError
 from mixmo.evaluation import check_different, score_answers, score_multiplexed, score_runs, stack
 from mixmo.hub.load import MODEL
 from mixmo.hub.model import dataset_answers, labelled_answers, networks, open_model
-from mixmo.robustness import score_corruptions, score_ood
+from mixmo.progress import track
+from mixmo.robustness import corruptions_so_far, score_ood
 from mixmo.runs import WHICH, Run, is_run
 
 PRINTERS = {"corrupted": print_corruptions, "ood": print_ood, "multiplexed": print_multiplexed}
@@ -60,15 +61,19 @@ def main(arguments: list[str]) -> None:
     for option in ONE:
         if sum(word.partition("=")[0] == option for word in arguments) > 1:
             raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
-    scores = score(parsed)
-    if parsed.json:
-        print(json.dumps(scores, indent=2))
-    else:
-        show(scores, " + ".join(str(path) for path in parsed.models))
+    scores: dict[str, Any] = {}
+    try:
+        for scores in scored(parsed):  # noqa: B007 - they are wanted afterwards
+            pass
+    finally:  # also what was scored before Ctrl-C
+        if scores and parsed.json:
+            print(json.dumps(scores, indent=2))
+        elif scores:
+            show(scores, " + ".join(str(path) for path in parsed.models))
 
 
-def score(parsed: Namespace) -> dict[str, Any]:
-    """What is asked for."""
+def scored(parsed: Namespace) -> Iterator[dict[str, Any]]:
+    """What is asked for, as far as it is there."""
     device, which = Runtime(device=parsed.device).resolve(), parsed.which or "last"
     paths = [path for given in parsed.models for path in networks(given)]
     check_different(paths)
@@ -81,17 +86,21 @@ def score(parsed: Namespace) -> dict[str, Any]:
         raise UserError(f"--multiplex needs run directories; {saved[0]} is no run directory: it has no recipe.yaml")
     if not others:
         if parsed.on is not None or saved:
-            return score_models(parsed.models, parsed.on, which, device, parsed.data)
-        epochs = WHICH if parsed.which is None else (parsed.which,)
-        return score_runs([Run(path) for path in paths], parsed.source, device, parsed.data, epochs)
+            yield score_models(parsed.models, parsed.on, which, device, parsed.data)
+        else:
+            epochs = WHICH if parsed.which is None else (parsed.which,)
+            yield score_runs([Run(path) for path in paths], parsed.source, device, parsed.data, epochs)
+        return
     scores: dict[str, Any] = {"models" if saved else "runs": [str(path) for path in paths]}
     if parsed.corruptions is not None:
-        scores["corrupted"] = score_corruptions(paths, parsed.corruptions, which, device, parsed.data)
+        for scores["corrupted"] in corruptions_so_far(paths, parsed.corruptions, which, device, parsed.data):
+            yield scores
     if parsed.ood is not None:
         scores["ood"] = score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source)
+        yield scores
     if parsed.multiplex:
         scores["multiplexed"] = score_multiplexed([Run(path) for path in paths], which, device, parsed.data)
-    return scores
+        yield scores
 
 
 def show(scores: dict[str, Any], title: str) -> None:
@@ -115,7 +124,7 @@ def score_models(
             raise UserError(f"{model.path} knows other classes than {paths[0]}; an ensemble needs the same")
     answer = dataset_answers if on is None else labelled_answers  # a folder may happen to have the data set's name
     on = models[0].trained_on if on is None else on
-    answers = stack([answer(model, on, root) for model in models], paths)
+    answers = stack([answer(model, on, root) for model in track(models, "models")], paths)
     if len(answers.labels) < 2:
         raise UserError(f"{on} has one image, and scores need two at least; give more")
     calibration = models[0].calibration if len(models) == 1 else None

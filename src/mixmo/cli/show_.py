@@ -8,8 +8,9 @@ from mixmo import data
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.engine import Runtime
 from mixmo.engine.estimate import estimate
-from mixmo.engine.progress import clock, pace
+from mixmo.engine.progress import pace
 from mixmo.models import multiply_adds, parameters
+from mixmo.progress import clock
 from mixmo.recipes import PROTOCOLS, summary
 from mixmo.recipes.fast import SUFFIX
 from mixmo.recipes.protocols import FACTS, Facts

@@ -92,7 +92,7 @@ def print_corruptions(scores: dict[str, Any], title: str) -> None:
     console.print(table)
     mce = scores["mce"]
     console.print(
-        "mean corruption error: not all of the 15 common corruptions are in the folder"
+        "mean corruption error: not all of the 15 common corruptions were scored"
         if mce is None
         else f"mean corruption error over the 15 common corruptions (unnormalised): {100 * mce:.2f} %"
     )

@@ -19,6 +19,7 @@ import numpy as np
 
 from mixmo.data.decode import Decoded, Sample
 from mixmo.data.npy import mapped
+from mixmo.progress import track
 
 VERSION = 3  # of the format and of how images are decoded
 LEFTOVER = 3600  # seconds after which an unfinished folder belongs to a process that died
@@ -28,7 +29,7 @@ def fingerprint(folder: Path, samples: Sequence[Sample]) -> str:
     """Changes whenever a file is added, removed, renamed, resized or rewritten; not when all of `folder` is moved."""
     digest = hashlib.sha256(f"mixmo cache {VERSION}\n".encode())
     above = f"{folder}{os.sep}"
-    for path, _ in samples:
+    for path, _ in track(samples, f"looking at the files in {folder}"):
         try:
             status = os.stat(path)
             digest.update(

@@ -12,6 +12,7 @@ from mixmo.data.folder import PREFIX
 from mixmo.data.registry import present, remedy
 from mixmo.data.stream import Files
 from mixmo.errors import UserError, unknown
+from mixmo.progress import Work
 
 CIFARS = {layout.name: layout for layout in (cifar.CIFAR10, cifar.CIFAR100)}
 CORRUPTED = {
@@ -57,8 +58,9 @@ def _loaded(name: str, root: Path) -> Findings:
         dataset = load(name, root)
         for split in (dataset.train, dataset.test):
             if isinstance(split.images, Files):  # more than fits in memory
-                for _ in split.batches(256):
-                    pass
+                with Work(f"decoding {split.images.name} in {split.images.root}", len(split.labels)) as work:
+                    for batch in split.batches(256):
+                        work.advance(len(batch.labels))
     except UserError as error:
         return Findings("", [*faults, str(error)])
     train, test = (f"{len(split.labels):,}" for split in (dataset.train, dataset.test))

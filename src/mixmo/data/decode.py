@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
-from rich.console import Console
 
-from mixmo.data.progress import bar
 from mixmo.errors import UserError
+from mixmo.progress import Work
 
 CHUNK = 256  # samples handed to a thread at once
 NAMED = 5  # unreadable files named in the warning
@@ -86,7 +85,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
-    """Every sample that can be read, in order, decoded by all cores; `what` names the set beside the progress bar.
+    """Every sample that can be read, in order, decoded by all cores; `what` names the set where progress is shown.
 
     Threads, not processes: PIL decodes outside the interpreter's lock, and threads start at once in any program.
     """
@@ -105,10 +104,9 @@ def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
 
     pool = ThreadPoolExecutor(default_workers())
     try:
-        with bar(Console(stderr=True)) as progress:
-            task = progress.add_task(f"decoding {what}", total=len(samples))
+        with Work(f"decoding {what}", len(samples)) as decoding:
             for done in pool.map(work, range(0, len(samples), CHUNK)):
-                progress.advance(task, done)
+                decoding.advance(done)
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C stops here and not after the last image
     positions = np.flatnonzero(kept)

@@ -9,16 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
 from mixmo.data.check import check
 from mixmo.data.checksum import md5
 from mixmo.data.extract import unpack
-from mixmo.data.progress import bar
 from mixmo.data.registry import remedy
 from mixmo.errors import UserError, unknown
 from mixmo.files import locked
+from mixmo.progress import Bytes, Work
 
 TRIES = 4  # of a connection that is cut; each goes on where the last one ended
 TIMEOUT = 30.0  # seconds without a byte, or with fewer than SLOWEST
@@ -128,7 +125,8 @@ def _get(name: str, source: Source, to: Path) -> None:
 
 
 def _verify(source: Source, archive: Path, keep: bool) -> None:
-    found = md5(archive)
+    with Work(f"verifying {source.archive}"):
+        found = md5(archive)
     if found == source.md5:
         return
     if keep:
@@ -143,17 +141,16 @@ def _verify(source: Source, archive: Path, keep: bool) -> None:
 
 
 def _fetch(source: Source, part: Path, by_hand: str) -> None:
-    with bar(Console(stderr=True), DownloadColumn(), TransferSpeedColumn()) as progress:
-        for _ in range(TRIES):
-            if _attempt(source, part, by_hand, progress):
-                return
+    for _ in range(TRIES):
+        if _attempt(source, part, by_hand):
+            return
     raise UserError(
         f"the connection to {source.url} was cut or nearly stood still {TRIES} times; {part} keeps what came, "
         f"and the same command goes on from there; or {by_hand}"
     )
 
 
-def _attempt(source: Source, part: Path, by_hand: str, progress: Progress) -> bool:
+def _attempt(source: Source, part: Path, by_hand: str) -> bool:
     """Go on with the download into `part`; whether it is complete."""
     start = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(source.url, headers={"User-Agent": "mixmo"})
@@ -178,12 +175,14 @@ def _attempt(source: Source, part: Path, by_hand: str, progress: Progress) -> bo
         resumed = response.status == 206 and (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-")
         done = start if resumed else 0
         total = None if response.length is None else done + response.length
-        task = progress.add_task(source.archive, total=total, completed=done)
         try:
-            with part.open("ab" if resumed else "wb") as file:
+            with (
+                part.open("ab" if resumed else "wb") as file,
+                Bytes(f"downloading {source.archive}", total, done) as work,
+            ):
                 for block in _blocks(response):
                     file.write(block)
-                    progress.advance(task, len(block))
+                    work.advance(len(block))
                     if file.tell() > source.size:
                         part.unlink()
                         raise UserError(
@@ -192,7 +191,6 @@ def _attempt(source: Source, part: Path, by_hand: str, progress: Progress) -> bo
                         )
         except _CutError:
             return False
-    progress.remove_task(task)
     return total in (None, part.stat().st_size)
 
 

@@ -7,9 +7,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from mixmo.errors import UserError
 from mixmo.files import drafts
+from mixmo.progress import Bytes
 
 DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
@@ -33,31 +35,33 @@ def unpack(archive: Path, folder: Path, members: int, size: int) -> None:
 def _unpack_all(archive: Path, to: Path, members: int, size: int) -> None:
     unpacked = 0
     unpacker = _zip if archive.suffix == ".zip" else _tar
-    for count, (name, more) in enumerate(unpacker(archive, to), 1):
-        unpacked += more
-        if count > members or unpacked > size:
-            raise UserError(
-                f"{archive} was not unpacked: at '{name}' it exceeds the {members:,} members and {size:,} bytes "
-                "of the real one; delete it and fetch it again"
-            )
+    with archive.open("rb") as file, Bytes(f"unpacking {archive.name}", archive.stat().st_size) as work:
+        for count, (name, more, place) in enumerate(unpacker(archive, file, to), 1):
+            unpacked += more
+            work.advance(place - work.done)
+            if count > members or unpacked > size:
+                raise UserError(
+                    f"{archive} was not unpacked: at '{name}' it exceeds the {members:,} members and {size:,} bytes "
+                    "of the real one; delete it and fetch it again"
+                )
 
 
-def _tar(archive: Path, to: Path) -> Iterator[tuple[str, int]]:
-    """Each member's name and size, BEFORE it is unpacked: asking for the next one unpacks it."""
-    with tarfile.open(archive) as tar:
+def _tar(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, int]]:
+    """Each member's name, size and place in the archive, BEFORE it is unpacked: asking for the next one unpacks it."""
+    with tarfile.open(fileobj=opened) as tar:
         for member in tar:
             _inside(archive, member.name, plain=member.isreg() or member.isdir())
-            yield member.name, member.size
+            yield member.name, member.size, opened.tell()
             tar.extract(member, to, filter="data")
 
 
-def _zip(archive: Path, to: Path) -> Iterator[tuple[str, int]]:
+def _zip(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, int]]:
     """As `_tar`. A member cannot give more bytes than it declares: zipfile stops there."""
-    with zipfile.ZipFile(archive) as file:
+    with zipfile.ZipFile(opened) as file:
         for member in file.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
             _inside(archive, member.filename, plain=kind in (0, stat.S_IFREG, stat.S_IFDIR))
-            yield member.filename, member.file_size
+            yield member.filename, member.file_size, member.header_offset
             file.extract(member, to)
 
 

@@ -1,5 +1,6 @@
 """How long a recipe would take here, from a few of its steps on random images. No data set is needed."""
 
+import math
 import time
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import torch
 from mixmo.engine.bed import Bed, random_dataset, wait
 from mixmo.engine.prepare import check_samples
 from mixmo.engine.schedule import Schedule
+from mixmo.progress import Work
 from mixmo.recipes.protocols import Facts
 from mixmo.recipes.schema import Recipe
 
@@ -32,13 +34,18 @@ def estimate(recipe: Recipe, facts: Facts, device: torch.device, measure: bool =
         return Estimate(name, schedule.steps, schedule.steps_per_epoch, 0.0, None)
     few = facts._replace(samples=2 * recipe.batch_size, tested=2)
     bed = Bed(recipe, random_dataset(recipe.dataset, few, device), device, compiled=device.type == "cuda")
-    for _ in range(5 if device.type == "cuda" else 1):
-        bed.next_step()
-    wait(device)
+    began, first = time.monotonic(), 5 if device.type == "cuda" else 1
+    with Work("first steps, which do not count"):
+        for _ in range(first):
+            bed.next_step()
+        wait(device)
+    likely = min(STEPS, math.ceil(BUDGET * first / max(time.monotonic() - began, 1e-9)))
     began, done = time.monotonic(), 0
-    while done < STEPS and time.monotonic() - began < BUDGET:
-        bed.next_step()
-        done += 1
-    wait(device)
+    with Work("timing steps", likely) as work:
+        while done < STEPS and time.monotonic() - began < BUDGET:
+            bed.next_step()
+            done += 1
+            work.advance()
+        wait(device)
     each = (time.monotonic() - began) / done
     return Estimate(name, schedule.steps, schedule.steps_per_epoch, each, each * schedule.steps)

@@ -31,6 +31,7 @@ from mixmo.files import halve, save_tensors
 from mixmo.metrics.report import Report, evaluate
 from mixmo.models import multiply_adds, parameters
 from mixmo.predict import predict_split
+from mixmo.progress import Work
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run, environment, plain
@@ -93,7 +94,8 @@ class Trainer:
 
     def fit(self, seconds: float) -> None:
         """Take as many epochs as this time allows, by the pace of the first steps; they are not kept."""
-        pace = measure(self)
+        with Work("fitting the epochs to the minutes"):
+            pace = measure(self)
         recipe = self.world.told(fitted(self.recipe, self.schedule, pace, seconds))
         self.recipe, self.schedule = recipe, Schedule(recipe, len(self.train_split.labels))
         if self.world.writes:
@@ -130,8 +132,7 @@ class Trainer:
         last = self.schedule.steps if until is None else min(until, self.schedule.steps)
         saved = time.monotonic()
         self.net.train()
-        quiet = self.runtime.quiet or not world.writes
-        with Progress(self.recipe, self.schedule, state.step, quiet) as progress:
+        with Progress(self.recipe, self.schedule, state.step) as progress:
             while state.step < last and not self.stopping:
                 try:
                     self.train_epoch(last, stopped, progress)

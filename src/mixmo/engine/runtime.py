@@ -46,7 +46,7 @@ class Runtime:
     """Log every scored epoch to csv, tensorboard, or a class with Lightning's logger interface (my.module.Logger) too;
     several with commas between them."""
     quiet: bool = False
-    """No progress on the terminal."""
+    """No progress on standard error."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 0:

@@ -12,6 +12,7 @@ from mixmo.engine.batch import Batches, Draws
 from mixmo.gradaug import subnet_loss
 from mixmo.loss import loss
 from mixmo.models import Network
+from mixmo.progress import Work
 from mixmo.recipes.schema import Recipe
 from mixmo.saliency import SaliencyDraws, Settings, mix_by_saliency
 from mixmo.types import Mix
@@ -114,7 +115,8 @@ class Step:
         self._untried = False
         before = [buffer.clone() for buffer in self.net.buffers()]
         try:
-            return self._gradients(draws)
+            with Work("compiling the step"):
+                return self._gradients(draws)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a compiler raises; an error of ours comes again below

@@ -13,6 +13,7 @@ from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import check_data, check_fit, check_logged, check_world, open_or_create, singles
 from mixmo.engine.runtime import Runtime
 from mixmo.errors import check_path
+from mixmo.progress import shown, track
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run
 
@@ -36,6 +37,7 @@ def train(
     device, world = runtime.resolve(), runtime.world()
     check_world(recipe, world)
     with ExitStack() as held:
+        held.enter_context(shown(not runtime.quiet and world.writes))
         with world.first():
             dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
             check_fit(recipe, dataset)
@@ -57,7 +59,7 @@ def train(
             trainer.run(until)
             return run
         share = None if runtime.minutes is None else runtime.minutes / recipe.networks
-        for i, (path, one) in enumerate(zip(run.networks(), singles(recipe), strict=True)):
+        for i, (path, one) in enumerate(track(list(zip(run.networks(), singles(recipe), strict=True)), "networks")):
             if not runtime.quiet and world.writes:
                 print(f"network {i + 1} of {recipe.networks}", file=sys.stderr)
             train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until, loggers=loggers)

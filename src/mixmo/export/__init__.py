@@ -17,6 +17,7 @@ from mixmo.export.write import prepared, write
 from mixmo.files import drafts
 from mixmo.models.network import Ensemble
 from mixmo.placement import on_cpu
+from mixmo.progress import Work
 from mixmo.wrapping.given import ensemble
 from mixmo.wrapping.probe import Size, check_size, input_size
 
@@ -120,14 +121,18 @@ def export(
     metadata = Metadata(tuple(classes or ()), size, *left, normalise, temperature, members, why is None, precision)
     with drafts(path) as folder:
         draft = folder / path.name
-        session = write(graph, metadata, draft, calibration)
+        with Work(f"writing {path.name}"):
+            session = write(graph, metadata, draft, calibration)
         difference = compare(reference, session, images_NCHW)
         if precision == "fp32" and not difference <= TOLERANCE:
             raise UserError(
                 f"{path.name} would differ from PyTorch by {difference:.1e}, more than {TOLERANCE:.0e}; nothing was "
                 "written; try the other format"
             )
-        top1 = None if test is None else (accuracy(reference, *test), accuracy(session, *test))
+        top1 = None
+        if test is not None:
+            with Work("measuring Top1", 2 * len(test[1])) as work:
+                top1 = accuracy(reference, *test, work), accuracy(session, *test, work)
         length = draft.stat().st_size
         draft.replace(path)
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)

@@ -9,6 +9,7 @@ from mixmo import memory
 from mixmo.errors import UserError, first_line
 from mixmo.export.graph import Deployed
 from mixmo.export.write import Session
+from mixmo.progress import Work
 from mixmo.wrapping.probe import Size
 
 
@@ -46,7 +47,10 @@ def compare(graph: Deployed, session: Session, images_NCHW: Tensor) -> float:
 
 
 @torch.no_grad()
-def accuracy(predict: Session | Deployed, images_NCHW: Tensor, labels_N: Tensor) -> float:
-    """Top1 of the ensemble."""
-    answers = [predict(batch)["probs"].argmax(1) for batch in images_NCHW.split(100)]
+def accuracy(predict: Session | Deployed, images_NCHW: Tensor, labels_N: Tensor, work: Work) -> float:
+    """Top1 of the ensemble, counted as a part of this work."""
+    answers = []
+    for batch in images_NCHW.split(100):
+        answers.append(predict(batch)["probs"].argmax(1))
+        work.advance(len(batch))
     return (torch.cat(answers) == labels_N).double().mean().item()

@@ -1,7 +1,7 @@
 """A model by its path, a network or the networks of a run, and what it answers to labelled images."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +14,12 @@ from mixmo.augment.basic import centre, fit
 from mixmo.calibration import Calibration
 from mixmo.data.folder import PREFIX, in_class_folders, in_csv
 from mixmo.data.images import Read, read_images
-from mixmo.data.progress import track
 from mixmo.errors import UserError
 from mixmo.hub.load import load
 from mixmo.models import Ensemble
 from mixmo.predict import default_batch, predict
 from mixmo.prediction import Prediction
+from mixmo.progress import Work
 from mixmo.runs import Run, is_run
 from mixmo.types import Answers, Split
 
@@ -64,19 +64,22 @@ class Model(NamedTuple):
 
     def read(self, paths: Sequence[str], doing: str) -> Iterator[Read]:
         """Batches of files, with the progress and the time left on standard error, and the names of the unreadable."""
-        batches = range(0, len(paths), self.batch)
-        tracked = track(batches, f"{doing} {len(paths):,} images")
-        for _, read in zip(tracked, read_images(paths, self.about, self.batch), strict=True):
-            for path, reason in read.failed:
-                print(f"skipped {path}: {reason}", file=sys.stderr)
-            yield read
+        with Work(f"{doing} images", len(paths)) as work:
+            for read in read_images(paths, self.about, self.batch):
+                for path, reason in read.failed:
+                    print(f"skipped {path}: {reason}", file=sys.stderr)
+                yield read
+                work.advance(len(read.paths) + len(read.failed))
 
     def __call__(self, images_NHWC: Tensor, calibration: Calibration | None = None) -> Prediction:
         return predict(self.nets, images_NHWC, calibration=calibration, batch_size=self.batch)
 
-    def answers(self, batches: Iterable[Split]) -> Answers:
-        """To images of any size."""
-        parts = [Answers(self(self.prepared(part.resident)).logits, part.labels) for part in batches]
+    def answers(self, split: Split, work: Work) -> Answers:
+        """To images of any size, counted as a part of this work."""
+        parts = []
+        for part in split.batches(self.batch):
+            parts.append(Answers(self(self.prepared(part.resident)).logits, part.labels))
+            work.advance(len(part.labels))
         return Answers(torch.cat([part.logits for part in parts], 1), torch.cat([part.labels for part in parts]))
 
 
@@ -117,10 +120,8 @@ def dataset_answers(model: Model, name: str, root: Path | None) -> Answers:
     dataset = data.load(name, root, train=False)
     classes = model.about.classes or dataset.classes
     check_known(model, set(dataset.classes), name)
-    count = len(dataset.test.labels)
-    tracked = track(range(0, count, model.batch), f"scoring {count:,} images")
-    batches = zip(dataset.test.batches(model.batch), tracked, strict=False)  # fewer, if files cannot be read
-    logits_MNK, labels_N = model.answers(part for part, _ in batches)
+    with Work("scoring images", len(dataset.test.labels)) as work:
+        logits_MNK, labels_N = model.answers(dataset.test, work)
     if logits_MNK.shape[2] != len(classes):  # without names of its own, which are as many as its classes
         raise UserError(
             f"{model.path} answers for {logits_MNK.shape[2]} classes, which it does not name, and {name} has "

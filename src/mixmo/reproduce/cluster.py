@@ -15,6 +15,7 @@ from typing import Any
 
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.errors import UserError, first_line
+from mixmo.progress import Work
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.execute import Failures, say
 from mixmo.reproduce.store import Store
@@ -104,7 +105,7 @@ def _run(ray: Any, recipes: Sequence[Recipe], store: Store, runtime: Runtime, gp
     pending = {submit(recipe): recipe for recipe in recipes}
     failures: Failures = {}
     deaths: Deaths = {}
-    shown = 0.0
+    shown, all_epochs = 0.0, Work("epochs", sum(recipe.epochs for recipe in recipes), logged(recipes, pending, folders))
     try:
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
@@ -122,7 +123,8 @@ def _run(ray: Any, recipes: Sequence[Recipe], store: Store, runtime: Runtime, gp
                     say(f"{folder.name} finished; {done} of {len(recipes)} done")
             if time.monotonic() - shown > EVERY:
                 shown = time.monotonic()
-                say(progress(recipes, list(pending.values()), folders))
+                all_epochs.advance(logged(recipes, pending, folders) - all_epochs.done)
+                say(f"{progress(recipes, list(pending.values()), folders)}  {all_epochs.left()}".rstrip())
     except KeyboardInterrupt:
         for reference in pending:
             ray.cancel(reference)  # raises SIGINT where it runs: the run is saved
@@ -148,6 +150,12 @@ def _problem(ray: Any, reference: Any, folder: Path, deaths: Deaths) -> str | No
             return f"its worker died {count} times ({type(error).__name__})"
         say(f"{folder.name}: its worker died after epoch {epochs}; it is queued again and resumes")
         return None
+
+
+def logged(recipes: Sequence[Recipe], pending: dict[Any, Recipe], folders: dict[Recipe, Path]) -> int:
+    """The epochs of all runs that are over; all of those that ended."""
+    under_way = set(pending.values())
+    return sum(len(Run(folders[r]).metrics()) if r in under_way else r.epochs for r in recipes)
 
 
 def progress(recipes: Sequence[Recipe], pending: Sequence[Recipe], folders: dict[Recipe, Path]) -> str:

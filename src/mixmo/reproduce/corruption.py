@@ -12,6 +12,7 @@ from mixmo.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from mixmo.errors import UserError
 from mixmo.evaluation import stack
 from mixmo.hub.model import open_model
+from mixmo.progress import Work
 from mixmo.recipes.schema import Recipe
 from mixmo.robustness import score, score_corruptions
 from mixmo.runs import Run
@@ -43,7 +44,8 @@ def _on_digits(runs: Sequence[Run], which: str, device: torch.device) -> dict[st
     """Pooled over all corruptions and severities."""
     paths = [run.path for run in runs]
     models = [open_model(path, which, device) for path in paths]
-    return score(*stack([model.answers(corrupted_digits().batches(model.batch)) for model in models], paths))
+    with Work("scoring corrupted digits", len(models) * len(corrupted_digits().labels)) as work:
+        return score(*stack([model.answers(corrupted_digits(), work) for model in models], paths))
 
 
 @functools.cache

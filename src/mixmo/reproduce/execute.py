@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.errors import UserError
+from mixmo.progress import track
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.store import Store
 
@@ -24,7 +25,7 @@ def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failu
     if runtime.world().size > 1:  # they would claim the runs from each other
         raise UserError("a plan is run by one process; start it without torchrun, and share it out with --ray auto")
     failures: Failures = {}
-    for number, recipe in enumerate(recipes, 1):
+    for number, recipe in enumerate(track(recipes, "runs"), 1):
         folder = store.folder(recipe)
         say(f"run {number} of {len(recipes)}: {folder.name}{' (resumed)' if store.begun(recipe) else ''}")
         try:

@@ -1,6 +1,7 @@
 """A table filled from what is there: ours, the paper's, the difference."""
 
 import functools
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 from mixmo import paper
 from mixmo.errors import UserError
+from mixmo.progress import track
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import corruption, scores
 from mixmo.reproduce.plan import Cell, Group, Plan, derived_name, missing, needed, published
@@ -48,19 +50,19 @@ def fill(plan: Plan, store: Store, where: Where) -> Report:
     """Every cell of a table with what is there."""
     table, notes = plan.table, dict[str, None]()
     cells = {}
-    for i in range(len(table.rows)):
-        for j in range(len(table.columns)):
-            cell, values = plan.cells.get((i, j)), list[float]()
-            unit = unit_of(table.columns[j])
-            if cell is not None:
-                values = cell_values(cell, table.columns[j].best, store, where, notes)
-            values = [unit.factor * value for value in values if not math.isnan(value)]
-            cells[i, j] = Filled(
-                ours=statistics.fmean(values) if values else None,
-                spread=statistics.stdev(values) if len(values) > 1 else None,
-                seeds=len(values),
-                paper=printed(table, i, j),
-            )
+    places = list(itertools.product(range(len(table.rows)), range(len(table.columns))))
+    for i, j in track(places, f"filling {table.name}"):
+        cell, values = plan.cells.get((i, j)), list[float]()
+        unit = unit_of(table.columns[j])
+        if cell is not None:
+            values = cell_values(cell, table.columns[j].best, store, where, notes)
+        values = [unit.factor * value for value in values if not math.isnan(value)]
+        cells[i, j] = Filled(
+            ours=statistics.fmean(values) if values else None,
+            spread=statistics.stdev(values) if len(values) > 1 else None,
+            seeds=len(values),
+            paper=printed(table, i, j),
+        )
     return Report(plan, cells, devices(plan, store), list(notes))
 
 

@@ -13,9 +13,9 @@ import mixmo
 from mixmo import data
 from mixmo.data.corrupted import COMMON, EXTRA, LEVELS
 from mixmo.data.corruptions import SEVERITIES, corrupt
-from mixmo.data.progress import track
 from mixmo.errors import UserError, unknown
 from mixmo.files import drafts
+from mixmo.progress import track
 from mixmo.random import seed_of
 
 STYLES = {"cifar10": "cifar10-c-style", "cifar100": "cifar100-c-style"}

@@ -1,0 +1,149 @@
+"""Whatever can take long is told of while a command works, to its end; and not where nobody asked."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mixmo import data, progress
+from mixmo.bench import Meter, Row
+from mixmo.cli import main
+from mixmo.engine import Runtime, train
+from mixmo.engine.bed import Bed
+from mixmo.engine.estimate import estimate
+from mixmo.engine.loop import Trainer
+from mixmo.evaluation import score_multiplexed, score_runs
+from mixmo.metrics import DIVERSITY
+from mixmo.progress import Work, shown
+from mixmo.recipes import named
+from mixmo.recipes.protocols import FACTS
+from mixmo.reproduce.execute import run_here
+from mixmo.reproduce.store import Store
+from mixmo.runs import Run
+from mixmo.types import Dataset
+
+CPU = torch.device("cpu")
+COMMANDS = {  # what each tells of, and of how many parts if that is known
+    "eval RUN --source weights": {"scoring runs": 2, "predicting test images": 360},
+    "eval RUN --multiplex": {"measuring each number of images a pass": 2, "predicting images": 360},
+    "eval RUN --on digits": {"models": 1, "scoring images": 360},
+    "eval RUN --on FOLDER/test": {"models": 1, "scoring images": 6},
+    "eval RUN --ood folder:FOLDER@16": {"decoding test-16 in FOLDER": 6, "predicting images of folder:FOLDER@16": 6},
+    "predict RUN FOLDER": {"predicting images": 10},
+    "analyse RUN": {"runs": 1, "analysing runs": 1, "comparing all predictors": len(DIVERSITY)},
+    "export RUN --to OUT/net.pt2 --precision bf16": {"writing net.pt2": None, "measuring Top1": 720},
+    "bench digits/vanilla --width 1 --seconds 0.01 --repeats 1": {"measuring vanilla, prediction": 4},
+    "bench digits/cut-mixmo --width 1 --seconds 0.01 --repeats 1": {"measuring M=2, prediction, folded": 8},
+    "show digits/cut-mixmo --width 1": {"first steps, which do not count": None, "timing steps": None},
+    "data check folder:FOLDER@16": {"decoding train-16 in FOLDER": 4, "decoding test-16 in FOLDER": 6},
+    "train digits/vanilla --width 1 --epochs 1 --networks 2 --out OUT/two": {"networks": 2, "training": 22},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four images to train on and six to test with, of two of the digits' classes."""
+    root = tmp_path / "folder"
+    random = np.random.default_rng(0)
+    for part, count in (("train", 2), ("test", 3)):
+        for label in "01":
+            (root / part / label).mkdir(parents=True)
+            for number in range(count):
+                image = Image.fromarray(random.integers(0, 256, (16, 16), np.uint8))
+                image.save(root / part / label / f"{number}.png")
+    return root
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_told_of(command: str, works: list[Work], runs: list[Run], folder: Path, tmp_path: Path) -> None:
+    def real(text: str) -> str:
+        return text.replace("RUN", str(runs[0].path)).replace("FOLDER", str(folder)).replace("OUT", str(tmp_path))
+
+    device = [] if command.startswith(("data", "export")) else ["--device", "cpu"]
+    assert main([*map(real, command.split()), *device]) == 0
+    told = {work.doing: work for work in works}
+    for doing, total in COMMANDS[command].items():
+        work = told[real(doing)]
+        assert total in (None, work.total)
+        assert total in (None, work.done)
+    assert all(work.board is not None and not work.board.works for work in works)
+
+
+def test_bench_shows_what_it_has_when_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    true = Meter.__call__
+
+    def stopped(meter: Meter, what: str, *arguments: Any, **options: Any) -> Row:
+        if what == "prediction":
+            raise KeyboardInterrupt
+        return true(meter, what, *arguments, **options)
+
+    monkeypatch.setattr(Meter, "__call__", stopped)
+    options = ["--width", "1", "--device", "cpu", "--seconds", "0.01", "--repeats", "1"]
+    assert main(["bench", "digits/cut-mixmo", *options, "--json"]) == 130
+    out, err = capsys.readouterr()
+    rows = [(row["network"], row["what"]) for row in json.loads(out)["rows"]]
+    assert rows == [("vanilla", what) for what in ("plain eager loop", "training step", "training end to end")]
+    assert err == "mixmo: interrupted\n"
+
+
+def test_the_first_step_says_that_it_compiles(
+    works: list[Work], digits: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, and not in the steps that follow; here nothing is compiled, which takes long."""
+    monkeypatch.setattr(torch, "compile", lambda forward, **_: forward)
+    monkeypatch.setattr(progress, "FIRST", 0.0)
+    monkeypatch.setattr(progress, "SHORT", 0.0)
+    monkeypatch.setattr(progress, "TICK", 0.01)
+    bed = Bed(named("digits/vanilla").replace(width=1), digits, CPU, compiled=True)
+    gradients = bed.step._gradients
+    monkeypatch.setattr(bed.step, "_gradients", lambda draws: (time.sleep(0.1), gradients(draws))[1])
+    with shown():
+        bed.next_step()
+        bed.next_step()
+    assert [work.doing for work in works] == ["compiling the step"]
+    assert capsys.readouterr().err == "compiling the step: 0:00 so far\n"
+
+
+def test_fitting_a_training_to_its_minutes(works: list[Work], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mixmo.engine.budget.SECONDS", 0.0)
+    monkeypatch.setattr(Trainer, "run", lambda trainer, until: None)
+    train(named("digits/vanilla").replace(width=1), tmp_path / "run", Runtime(device="cpu", minutes=1.0))
+    assert works[0].doing == "fitting the epochs to the minutes"
+    assert {work.doing for work in works[1:]} == {"predicting test images"}
+
+
+def test_a_plan_of_runs(works: list[Work], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mixmo.reproduce.execute.train", lambda *_, **__: None)
+    with shown():
+        run_here(
+            [named("digits/vanilla").replace(seed=seed) for seed in (1, 2)], Store(tmp_path), Runtime(device="cpu")
+        )
+    assert [(work.doing, work.done, work.total) for work in works] == [("runs", 2, 2)]
+
+
+def test_functions_are_silent_where_nobody_asked(
+    works: list[Work], runs: list[Run], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data.load(f"folder:{folder}@8")
+    score_runs(runs[:1], "weights")
+    score_multiplexed(runs[:1], "last", CPU)
+    estimate(named("digits/vanilla").replace(width=1), FACTS["digits"], CPU)
+    train(named("digits/vanilla").replace(width=1, epochs=1), tmp_path / "run", Runtime(device="cpu", quiet=True))
+    assert works == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_training_is_shown_unless_it_is_to_be_quiet(
+    works: list[Work], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a user's own program too, as it always was."""
+    train(named("digits/vanilla").replace(width=1, epochs=1), tmp_path / "run", Runtime(device="cpu"))
+    assert works[0].doing == "training"
+    assert capsys.readouterr().err.startswith("epoch 1/1  loss ")
