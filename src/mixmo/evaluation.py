@@ -16,7 +16,7 @@ from mixmo.calibration import Calibration
 from mixmo.errors import UserError, unknown
 from mixmo.metrics import METRICS
 from mixmo.metrics.report import evaluate
-from mixmo.models import Network, multiply_adds, parameters
+from mixmo.models import Ensemble, Network, multiply_adds, parameters
 from mixmo.placement import on_cpu
 from mixmo.predict import check_multiplex, default_batch, predict_split
 from mixmo.prediction import Prediction
@@ -87,7 +87,11 @@ def run_logits(run: Run, which: str, source: str, device: torch.device, root: Pa
     """Every head's test logits and the labels: as stored, or from the weights, as also where nothing is stored yet."""
     if source == "logits" and run.finished:
         return run.logits(which)
-    net = load_network(run, which).to(device)
+    return run_answers(run, load_network(run, which).to(device), device, root)
+
+
+def run_answers(run: Run, net: Ensemble, device: torch.device, root: Path | None) -> Answers:
+    """What a network of a run answers to its test images."""
     dataset = load_test(run, root, device)
     logits_MNK, labels_N = predict_split(net, dataset, dataset.test, size=run.recipe.size)
     return Answers(logits_MNK.cpu(), labels_N.cpu())

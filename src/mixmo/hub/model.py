@@ -31,6 +31,7 @@ class Model(NamedTuple):
     nets: list[Ensemble]
     about: About
     device: torch.device
+    stored: bool  # whether its answers to its own test images are
 
     @property
     def batch(self) -> int:
@@ -87,11 +88,12 @@ def networks(path: Path) -> list[Path]:
 
 def open_model(path: Path, which: str, device: torch.device) -> Model:
     """The network or networks, on the device."""
+    stored = is_run(path) and Run(path).finished  # asked first: it may end while the weights of a checkpoint are read
     nets = [load(one, which).to(device) for one in networks(path)]
     about: About | None = getattr(nets[0], "about", None)
     if about is None:
         raise UserError(f"{path} does not say how its images are prepared; save it with about=mixmo.About(...)")
-    return Model(path, nets, about, device)
+    return Model(path, nets, about, device, stored)
 
 
 def file_answers(model: Model, where: Path, doing: str) -> Answers:
