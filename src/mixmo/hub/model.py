@@ -21,7 +21,7 @@ from mixmo.models import Ensemble
 from mixmo.predict import default_batch, predict
 from mixmo.prediction import Prediction
 from mixmo.runs import Run, is_run
-from mixmo.types import Answers, Split
+from mixmo.types import Answers, Dataset, Split
 
 
 class Model(NamedTuple):
@@ -55,6 +55,8 @@ class Model(NamedTuple):
     def prepared(self, images_NHWC: Tensor) -> Tensor:
         """Images of any size as the network sees them: resized and cut like the test images of its training."""
         channels, height, width = self.about.size
+        if self.about.resize is None and images_NHWC.shape[1:] == (height, width, channels):
+            return images_NHWC
         if height != width:
             raise UserError(
                 f"{self.path} sees {height} x {width} pixels, and images are cut to squares only; give tensors to "
@@ -72,12 +74,20 @@ class Model(NamedTuple):
                 print(f"skipped {path}: {reason}", file=sys.stderr)
             yield read
 
-    def __call__(self, images_NHWC: Tensor, calibration: Calibration | None = None) -> Prediction:
-        return predict(self.nets, images_NHWC, calibration=calibration, batch_size=self.batch)
+    def __call__(
+        self, images_NHWC: Tensor, calibration: Calibration | None = None, images_per_pass: int = 1
+    ) -> Prediction:
+        batch = self.batch * images_per_pass  # as many passes
+        return predict(
+            self.nets, images_NHWC, images_per_pass=images_per_pass, calibration=calibration, batch_size=batch
+        )
 
-    def answers(self, batches: Iterable[Split]) -> Answers:
+    def answers(self, batches: Iterable[Split], images_per_pass: int = 1) -> Answers:
         """To images of any size."""
-        parts = [Answers(self(self.prepared(part.resident)).logits, part.labels) for part in batches]
+        parts = [
+            Answers(self(self.prepared(part.resident), images_per_pass=images_per_pass).logits, part.labels)
+            for part in batches
+        ]
         return Answers(torch.cat([part.logits for part in parts], 1), torch.cat([part.labels for part in parts]))
 
 
@@ -116,16 +126,31 @@ def file_answers(model: Model, where: Path, doing: str) -> Answers:
 
 def dataset_answers(model: Model, name: str, root: Path | None) -> Answers:
     """To the test images of a data set."""
-    dataset = data.load(name, root, train=False)
-    classes = model.about.classes or dataset.classes
+    dataset = known_dataset(model, name, root)
+    doing = f"scoring {len(dataset.test.labels):,} images"
+    return numbered(model, dataset, model.answers(tracked(dataset.test, model.batch, doing)))
+
+
+def tracked(split: Split, count: int, doing: str) -> Iterator[Split]:
+    """Batches of `count`, with the progress and the time left on standard error."""
+    places = track(range(0, len(split.labels), count), doing)
+    for batch, _ in zip(split.batches(count), places, strict=False):  # fewer, if files cannot be read
+        yield batch
+
+
+def known_dataset(model: Model, name: str, root: Path | None, device: torch.device | str = "cpu") -> Dataset:
+    """A data set whose test images alone are ready, and of no class that the model does not know."""
+    dataset = data.load(name, root, device, train=False)
     check_known(model, set(dataset.classes), name)
-    count = len(dataset.test.labels)
-    tracked = track(range(0, count, model.batch), f"scoring {count:,} images")
-    batches = zip(dataset.test.batches(model.batch), tracked, strict=False)  # fewer, if files cannot be read
-    logits_MNK, labels_N = model.answers(part for part, _ in batches)
+    return dataset
+
+
+def numbered(model: Model, dataset: Dataset, answers: Answers) -> Answers:
+    """With labels that count the classes as the model does."""
+    classes, (logits_MNK, labels_N) = model.about.classes or dataset.classes, answers
     if logits_MNK.shape[2] != len(classes):  # without names of its own, which are as many as its classes
         raise UserError(
-            f"{model.path} answers for {logits_MNK.shape[2]} classes, which it does not name, and {name} has "
+            f"{model.path} answers for {logits_MNK.shape[2]} classes, which it does not name, and {dataset.name} has "
             f"{len(classes)}; save it with about=mixmo.About(..., classes=...)"
         )
     number = torch.tensor([classes.index(label) for label in dataset.classes])
