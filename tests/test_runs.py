@@ -410,27 +410,6 @@ def test_a_training_that_has_not_ended_says_so(runs: list[Run], tmp_path: Path):
             ask()
 
 
-def test_two_that_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one found nothing there, but comes too late: the first one's recipe stays."""
-    first = Run.create(tmp_path / "run", SMALL)
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "iterdir", lambda path: iter(()))
-        with pytest.raises(
-            UserError, match=r"recipe.yaml could not be written \(File exists\);.* wait for the process"
-        ):
-            Run.create(tmp_path / "run", SMALL.replace(seed=1))
-    assert first.recipe == SMALL
-    assert [path.name for path in first.path.iterdir()] == ["recipe.yaml"]
-
-
-def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    assert Run.create(tmp_path / "run", SMALL).recipe == SMALL
-
-
 def test_a_line_that_is_no_epoch(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n{"loss": 2.0}\n')
     with pytest.raises(UserError, match=r"metrics.jsonl is damaged \(line 2 is no epoch\)"):
