@@ -50,7 +50,7 @@ def unwritten(path: Path, error: OSError) -> UserError:
     remedy = REMEDIES.get(error.errno or 0, "check that disk")
     return UserError(
         f"{path} could not be written ({error.strerror}); what was there before is intact: {remedy}, "
-        f"then continue with --resume"
+        f"then give the command again, a training with --resume"
     )
 
 

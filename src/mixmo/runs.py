@@ -200,11 +200,10 @@ class Run:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was trained."""
-        files = [path / "metrics.jsonl" for path in self.networks()]
-        return any(
-            (file.parent / "checkpoints").is_dir() or (file.exists() and file.stat().st_size > 0) for file in files
-        )
+        """Whether anything was trained, of this network or of those in its folders; also if its recipe is gone."""
+        folders = [self.path, *(path for path in self.path.iterdir() if path.is_dir())]
+        logs = [folder / "metrics.jsonl" for folder in folders]
+        return any((log.parent / "checkpoints").is_dir() or (log.is_file() and log.stat().st_size > 0) for log in logs)
 
     @property
     def finished(self) -> bool:

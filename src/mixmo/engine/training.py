@@ -43,12 +43,11 @@ def train(
             ended = resume and is_run(out) and run.finished  # it may lie where nobody can write
             if world.writes and not ended:
                 held.enter_context(run.claimed())
-            new = not is_run(out)
+            if world.writes and not is_run(out):
+                held.enter_context(run.gone_unless_begun(ours))
             run = open_or_create(recipe, out, resume or not world.writes, fitted=runtime.minutes is not None)
             if run.finished:
                 return run
-        if world.writes and new:
-            held.enter_context(run.gone_unless_begun(ours))
         if recipe.networks == 1:
             trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
             if trainer.state.step:
