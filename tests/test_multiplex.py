@@ -1,19 +1,22 @@
 """mixmo eval --multiplex: accuracy and speed of several images a pass, from weights and data."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import mixmo
-from mixmo import evaluation
+from mixmo import multiplex
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
-from mixmo.evaluation import load_network, score_multiplexed
-from mixmo.models.network import Stages
+from mixmo.evaluation import load_network
+from mixmo.models.network import Network, Stages
+from mixmo.multiplex import score_multiplexed
 from mixmo.recipes import named
 from mixmo.runs import Run
 from mixmo.types import Answers, Dataset
@@ -29,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_every_row(run: Run, digits: Dataset):
-    found = score_multiplexed([run], "last", CPU)
+    found = score_multiplexed([run.path], "last", CPU)
     assert [row["images_per_pass"] for row in found["rows"]] == [1, 2, 3]
     assert [row["members_per_image"] for row in found["rows"]] == [3, 1.5, 1]
     first, _, last = found["rows"]
@@ -56,8 +59,8 @@ def test_more_images_a_second(run: Run, monkeypatch: pytest.MonkeyPatch):
         return core(self, x_NCHW, *args)
 
     monkeypatch.setattr(Stages, "forward", forward)
-    monkeypatch.setattr(evaluation.time, "perf_counter", lambda: clock[0])
-    rows = score_multiplexed([run], "last", CPU)["rows"]
+    monkeypatch.setattr(multiplex.time, "perf_counter", lambda: clock[0])
+    rows = score_multiplexed([run.path], "last", CPU)["rows"]
     assert [row["images_per_second"] for row in rows] == [1, 2, 3]
 
 
@@ -74,8 +77,8 @@ def test_the_fastest_of_as_many_calls_as_ten_seconds_hold(
         return Answers(given, given)
 
     made: list[int] = []
-    monkeypatch.setattr(evaluation.time, "perf_counter", lambda: clock[0])
-    result, best = evaluation._timed(call)
+    monkeypatch.setattr(multiplex.time, "perf_counter", lambda: clock[0])
+    result, best = multiplex._timed(call)
     assert (len(made), best) == (calls, seconds)
     assert result.logits is given
 
@@ -94,15 +97,64 @@ def test_as_json_and_as_a_table(run: Run, capsys: pytest.CaptureFixture[str]):
 
 
 def test_networks_that_cannot(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert [row["images_per_pass"] for row in score_multiplexed([runs[1]], "last", CPU)["rows"]] == [1]
-    with pytest.raises(UserError, match="must have the same data set and as many members"):
-        score_multiplexed(runs, "last", CPU)
+    assert [row["images_per_pass"] for row in score_multiplexed([runs[1].path], "last", CPU)["rows"]] == [1]
+    with pytest.raises(UserError, match=r"another number of members than .*, and cannot be multiplexed with it"):
+        score_multiplexed([run.path for run in runs], "last", CPU)
     other = shutil.copytree(runs[0].path, tmp_path / "other")
-    Run(other).write_recipe(runs[0].recipe.replace(dataset="cifar10"))
-    (other / "SHA256SUMS").unlink()  # takes the recipe as it is now
-    with pytest.raises(UserError, match="must have the same data set and as many members"):
-        score_multiplexed([runs[0], Run(other)], "last", CPU)
+    text = (other / "dataset.json").read_text()
+    (other / "dataset.json").write_text(text.replace('"digits"', '"cifar10"'))
+    (other / "SHA256SUMS").unlink()  # takes it as it is now
+    with pytest.raises(UserError, match=r"other has another data set, .*; give it alone"):
+        score_multiplexed([runs[0].path, other], "last", CPU)
     shared = named("digits/cut-mixmo").replace(epochs=1, width=1, batch_size=256, encoders=1)
     run = train(shared, tmp_path / "run", Runtime(device="cpu", quiet=True))
     assert main(["eval", str(run.path), "--multiplex", "--device", "cpu"]) == 2
     assert "share one encoder, so it cannot tell its images apart" in capsys.readouterr().err
+
+
+def test_a_saved_network_as_its_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone and in an ensemble; of which epoch it is, it does not say."""
+    monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
+    mixmo.save_pretrained(mixmo.load(run.path), tmp_path / "saved")
+    expected, found = (score_multiplexed([path], "last", CPU) for path in (run.path, tmp_path / "saved"))
+    assert (expected["which"], found["which"], found["images"]) == ("last", None, 360)
+    for row, same in zip(expected["rows"], found["rows"], strict=True):
+        for key in ("images_per_pass", "members_per_image", "multiply_adds", "top1", "nll", "ece"):
+            assert same[key] == pytest.approx(row[key], rel=1e-4), key
+    both = score_multiplexed([run.path, tmp_path / "saved"], "last", CPU)["rows"]
+    assert [row["nll"] for row in both] == pytest.approx([row["nll"] for row in found["rows"]], rel=1e-4)
+    assert [row["multiply_adds"] for row in both] == [2 * row["multiply_adds"] for row in found["rows"]]
+    assert main(["eval", str(tmp_path / "saved"), "--multiplex", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("360 test images in random order")
+
+
+def test_classes_in_another_order(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a network from elsewhere: an image counts as right by the name of its class."""
+    monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
+    net = mixmo.load(run.path)
+    expected = score_multiplexed([run.path], "last", CPU)["rows"]
+    assert isinstance(net, Network)
+    assert net.about is not None
+    for head in net.heads:
+        for layer in (layer for layer in head.modules() if isinstance(layer, nn.Linear)):
+            layer.weight.data, layer.bias.data = layer.weight.flip(0), layer.bias.flip(0)
+    about = dataclasses.replace(net.about, classes=net.about.classes[::-1])
+    mixmo.save_pretrained(net, tmp_path / "saved", about=about)
+    found = score_multiplexed([tmp_path / "saved"], "last", CPU)["rows"]
+    assert [row["top1"] for row in found] == pytest.approx([row["top1"] for row in expected])
+
+
+def test_a_wrapped_network(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its layers may be any, so that nobody has counted its multiply-adds."""
+    timm = pytest.importorskip("timm")
+    monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
+    net = mixmo.wrap(timm.create_model("resnet10t", num_classes=10, in_chans=1), members=2, size=(1, 8, 8))
+    about = mixmo.About((1, 8, 8), (0.5,), (0.5,), classes=digits.classes, dataset="digits")
+    mixmo.save_pretrained(net, tmp_path / "saved", about=about)
+    assert main(["eval", str(tmp_path / "saved"), "--multiplex", "--device", "cpu"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()[:1].isdigit()]
+    assert [(row[0], row[5]) for row in rows[:2]] == [("1", "-"), ("2", "-")]

@@ -2,6 +2,7 @@
 
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ import mixmo
 from mixmo.about import About
 from mixmo.data import DATASETS, corrupted
 from mixmo.data.corrupted import COMMON, EXTRA
-from mixmo.engine import Runtime
+from mixmo.engine import Runtime, train
+from mixmo.engine.checkpoint import Checkpoints
 from mixmo.engine.loop import Trainer
 from mixmo.errors import UserError
-from mixmo.evaluation import load_network
+from mixmo.evaluation import Unfinished, load_network
 from mixmo.metrics.scores import nll, top1, top5
 from mixmo.progress import Work, shown
 from mixmo.recipes import named
@@ -38,13 +40,13 @@ def dataset(size: int) -> Dataset:
     return Dataset("cifar10", split(32, size, 1), split(14, size, 2), names, MEAN, STD)
 
 
-def make_run(path: Path, seed: int, size: int = 32) -> Run:
+def make_run(path: Path, seed: int, size: int = 32, until: int | None = None) -> Run:
     """A network of two members that has seen a few random images once."""
     recipe = named("digits/cut-mixmo").replace(
         dataset="cifar10", depth=10, width=1, epochs=1, batch_size=16, repetition=1, seed=seed
     )
     run = Run.create(path, recipe)
-    Trainer(recipe, dataset(size), run, Runtime(device="cpu", quiet=True), CPU).run()
+    Trainer(recipe, dataset(size), run, Runtime(device="cpu", quiet=True), CPU).run(until)
     return run
 
 
@@ -115,6 +117,26 @@ def test_the_clean_scores_are_those_of_the_run(runs: list[Run], few: Path):
         stored = runs[0].json("scores.json")[which]["ensemble"]
         assert scores["clean"] == pytest.approx({key: stored[key] for key in ("top1", "top5", "nll")})
         assert scores["which"] == which
+
+
+def test_a_training_that_ends_while_it_is_scored(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clean scores are of the weights that the corrupted ones are of, and not of the last ones."""
+    monkeypatch.setitem(DATASETS._things, "cifar10", lambda root: dataset(32))
+    run, other = (make_run(tmp_path / name, 0, until=1) for name in ("run", "other"))
+    fill = Checkpoints.fill
+
+    def fill_and_end(*given: Any, **options: Any) -> int:
+        step = fill(*given, **options)
+        train(run.recipe, run.path, Runtime(device="cpu", quiet=True), resume=True)
+        return step
+
+    with pytest.warns(Unfinished):
+        expected = score_corruptions([other.path], few, "last", CPU)
+    monkeypatch.setattr(Checkpoints, "fill", fill_and_end)
+    with pytest.warns(Unfinished):
+        found = score_corruptions([run.path], few, "last", CPU)
+    assert run.finished
+    assert found == expected
 
 
 def test_uncorrupted_files_give_the_clean_scores(runs: list[Run], tmp_path: Path):

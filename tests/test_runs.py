@@ -277,6 +277,30 @@ def broken(*_: object) -> None:
     raise RuntimeError("broken")
 
 
+def test_a_full_disk_at_the_very_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UserError, match=r"recipe.yaml could not be written \(No space left on device\)"):
+        train(SMALL, tmp_path / "new", QUIET)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_trained_stays_also_without_its_recipe(tmp_path: Path) -> None:
+    class Remover:
+        def log_metrics(self, *_: object) -> None:
+            (tmp_path / "run" / "recipe.yaml").unlink()
+            raise KeyboardInterrupt
+
+        def log_hyperparams(self, *_: object) -> None: ...
+        def finalize(self, *_: object) -> None: ...
+
+    with pytest.raises(KeyboardInterrupt):
+        train(SMALL, tmp_path / "run", QUIET, loggers=[Remover()])
+    assert (tmp_path / "run" / "metrics.jsonl").stat().st_size > 0
+
+
 def test_what_a_process_killed_at_once_leaves_does_not_count(tmp_path: Path) -> None:
     for name in ("notes.tmp", ".hidden"):
         (tmp_path / name).touch()
@@ -337,7 +361,8 @@ def test_an_out_that_cannot_be_made(tmp_path: Path, out: str) -> None:
 def test_the_remedy_is_that_of_the_fault(tmp_path: Path, number: int, remedy: str) -> None:
     said = str(unwritten(tmp_path / "file", OSError(number, os.strerror(number))))
     assert said.endswith(
-        f"({os.strerror(number)}); what was there before is intact: {remedy}, then continue with --resume"
+        f"({os.strerror(number)}); what was there before is intact: {remedy}, then give the command again, "
+        "a training with --resume"
     )
 
 
@@ -408,27 +433,6 @@ def test_a_training_that_has_not_ended_says_so(runs: list[Run], tmp_path: Path):
     for ask in (run.logits, lambda: run.json("scores.json")):
         with pytest.raises(UserError, match=r"(last.safetensors|scores.json) is missing: the training has not ended"):
             ask()
-
-
-def test_two_that_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one found nothing there, but comes too late: the first one's recipe stays."""
-    first = Run.create(tmp_path / "run", SMALL)
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "iterdir", lambda path: iter(()))
-        with pytest.raises(
-            UserError, match=r"recipe.yaml could not be written \(File exists\);.* wait for the process"
-        ):
-            Run.create(tmp_path / "run", SMALL.replace(seed=1))
-    assert first.recipe == SMALL
-    assert [path.name for path in first.path.iterdir()] == ["recipe.yaml"]
-
-
-def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    assert Run.create(tmp_path / "run", SMALL).recipe == SMALL
 
 
 def test_a_line_that_is_no_epoch(tmp_path: Path) -> None:

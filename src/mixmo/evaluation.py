@@ -1,9 +1,7 @@
 """Scores of runs: of one, or of several as one ensemble of N x M predictions."""
 
-import time
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,13 @@ from mixmo.calibration import Calibration
 from mixmo.errors import UserError, unknown
 from mixmo.metrics import METRICS
 from mixmo.metrics.report import evaluate
-from mixmo.models import Network, multiply_adds, parameters
+from mixmo.models import Ensemble, Network, multiply_adds, parameters
 from mixmo.placement import on_cpu
-from mixmo.predict import check_multiplex, default_batch, predict_split
+from mixmo.predict import predict_split
 from mixmo.prediction import Prediction
-from mixmo.progress import Work, track
+from mixmo.progress import Work
 from mixmo.runs import WHICH, Run
-from mixmo.types import Answers, Dataset, Split
+from mixmo.types import Answers, Dataset
 from mixmo.weights import fill
 
 CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
@@ -88,7 +86,11 @@ def run_logits(run: Run, which: str, source: str, device: torch.device, root: Pa
     """Every head's test logits and the labels: as stored, or from the weights, as also where nothing is stored yet."""
     if source == "logits" and run.finished:
         return run.logits(which)
-    net = load_network(run, which).to(device)
+    return run_answers(run, load_network(run, which).to(device), device, root)
+
+
+def run_answers(run: Run, net: Ensemble, device: torch.device, root: Path | None) -> Answers:
+    """What a network of a run answers to its test images."""
     dataset = load_test(run, root, device)
     logits_MNK, labels_N = predict_split(net, dataset, dataset.test, size=run.recipe.size)
     return Answers(logits_MNK.cpu(), labels_N.cpu())
@@ -144,58 +146,6 @@ def score_answers(logits_MNK: Tensor, labels_N: Tensor, calibration: Calibration
         given = answered_N.double().mean().item()
         scores["answered"] = {"risk": calibration.selective.risk, "share": given, "wrong": wrong}
     return scores
-
-
-def score_multiplexed(
-    runs: Sequence[Run], which: str, device: torch.device, root: Path | None = None
-) -> dict[str, Any]:
-    """What it costs and gains to show a network 1, 2, ... M different images a pass: accuracy and speed, side by side.
-
-    From the weights and the test set, in a random order: neighbours in a file are often of one class, and would share
-    their passes. Every row has passes of as many samples; its speed is that of the fastest of several repeats.
-    """
-    about = runs[0].recipe
-    dataset = load_test(runs[0], root, device)
-    order = torch.randperm(len(dataset.test.labels), generator=torch.Generator().manual_seed(0)).to(device)
-    test = Split(dataset.test.images[order], dataset.test.labels[order])
-    nets = [load_network(run, which).to(device) for run in runs]
-    if any(run.recipe.dataset != about.dataset or run.recipe.members != about.members for run in runs):
-        raise UserError("runs multiplexed together must have the same data set and as many members; give others alone")
-    check_multiplex(nets[0], about.members)
-    cost = sum(summary(run)["multiply_adds"] for run in runs)
-    batch = default_batch(device)
-    rows = []
-
-    def predict(count: int) -> Answers:
-        parts = [
-            predict_split(net, dataset, test, batch_size=batch * count, size=about.size, images_per_pass=count)
-            for net in nets
-        ]
-        logits_MNK = torch.cat([part.logits for part in parts])
-        return Answers(logits_MNK.cpu(), parts[0].labels.cpu())  # which waits for the device
-
-    for count in track(range(1, about.members + 1), "measuring each number of images a pass"):
-        (logits_MNK, labels_N), seconds = _timed(partial(predict, count))
-        rows.append(
-            {
-                "images_per_pass": count,
-                "members_per_image": about.members / count,
-                "multiply_adds": cost / count,
-                "images_per_second": len(labels_N) / seconds,
-                **evaluate(logits_MNK, labels_N).to_dict()["ensemble"],
-            }
-        )
-    return {"which": which, "images": len(labels_N), "device": device.type, "rows": rows}
-
-
-def _timed(call: Callable[[], Answers]) -> tuple[Answers, float]:
-    """What the call gives, and the seconds that it takes at best, of two to five calls."""
-    times: list[float] = []
-    while len(times) < 2 or (len(times) < 5 and sum(times) < 10):
-        began = time.perf_counter()
-        result = call()
-        times.append(time.perf_counter() - began)
-    return result, min(times)
 
 
 def check_different(paths: Sequence[Path]) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import safetensors.torch
 from huggingface_hub import split_torch_state_dict_into_shards
@@ -23,25 +24,20 @@ REMEDIES = {  # for what cannot be written
     errno.ENOENT: "put back its folder, which was removed or moved",
     errno.EACCES: "make its folder writable",
     errno.EROFS: "make its disk writable",
-    errno.EEXIST: "wait for the process that has just made it",
 }
 UNFINISHED = "the training has not ended; continue it with --resume"
 AGAIN = "if it is of a run, remove scores.json there and train with --resume, which writes it again"
 
 
 @contextmanager
-def replacing(path: Path, new: bool = False) -> Iterator[Path]:
-    """A temporary neighbour that takes the place of `path` when all went well, and is removed when not.
-
-    With `new` that place must be free, also if another process comes to it at the same moment.
-    """
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary neighbour that takes the place of `path` when all went well, and is removed when not."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        if not (new and _linked(temporary, path)):
-            temporary.replace(path)
+        temporary.replace(path)
     except OSError as error:
         raise unwritten(path, error) from error
     finally:
@@ -49,23 +45,12 @@ def replacing(path: Path, new: bool = False) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _linked(temporary: Path, path: Path) -> bool:
-    """Whether the file has got this name too; not on a file system without links."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        return False
-    return True
-
-
 def unwritten(path: Path, error: OSError) -> UserError:
     """What to do depends on why."""
     remedy = REMEDIES.get(error.errno or 0, "check that disk")
     return UserError(
         f"{path} could not be written ({error.strerror}); what was there before is intact: {remedy}, "
-        f"then continue with --resume"
+        f"then give the command again, a training with --resume"
     )
 
 
@@ -87,13 +72,22 @@ def locked(path: Path, busy: str) -> Iterator[None]:
             raise UserError(busy) from error
         except OSError:  # a file system without locks: better to work unguarded than not at all
             pass
-        if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
+        if not _is(path, file):
             raise UserError(busy)  # removed by its holder since we opened it: a third process may hold a new one
         try:
             yield
         finally:
             with suppress(OSError):
-                path.unlink()
+                if _is(path, file):  # a folder may have been cleared, and another process begun to work there
+                    path.unlink()
+
+
+def _is(path: Path, file: IO[str]) -> bool:
+    """Whether this open file is what lies there."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

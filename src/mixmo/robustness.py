@@ -18,7 +18,7 @@ from mixmo.data import folder as folders
 from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.registry import where
 from mixmo.errors import UserError
-from mixmo.evaluation import run_logits, stack
+from mixmo.evaluation import run_answers, stack
 from mixmo.hub.model import Model, dataset_answers, open_model
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
 from mixmo.progress import Work
@@ -29,9 +29,14 @@ SCORES = ("top1", "top5", "nll")  # without temperature, as in the paper's table
 
 
 def own_answers(model: Model, which: str, source: str, root: Path | None) -> Answers:
-    """To the test images of what it was trained on: for a run as stored, if `source` says so, else predicted."""
+    """To the test images of what it was trained on: for a run as stored, if `source` says so, else predicted.
+
+    By the weights that were read, whatever a training that goes on has written since.
+    """
+    if model.stored and source == "logits":
+        return Run(model.path).logits(which)
     if is_run(model.path):
-        return run_logits(Run(model.path), which, source, model.device, root)
+        return run_answers(Run(model.path), model.nets[0], model.device, root)
     return dataset_answers(model, model.trained_on, root)
 
 

@@ -68,16 +68,21 @@ class Run:
     def create(cls, path: Path | str, recipe: Recipe) -> "Run":
         """A new run. A folder that holds anything is refused: nothing is overwritten."""
         run = cls(path)
-        try:
-            if run.path.exists() and (not run.path.is_dir() or any(map(_counts, run.path.iterdir()))):
-                if (run.path / "recipe.yaml").exists():
-                    raise UserError(f"{run.path} exists already; give --resume to continue it, or another --out")
-                raise UserError(f"{run.path} exists already and is no run directory; give another --out")
-            run.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{run.path} cannot be made ({error.strerror or error}); give another --out") from error
-        run.write_recipe(recipe, new=True)
+        run.make_folder()
+        if is_run(run.path):
+            raise UserError(f"{run.path} exists already; give --resume to continue it, or another --out")
+        run.write_recipe(recipe)
         return run
+
+    def make_folder(self) -> None:
+        """A place for a run. What holds anything, and is none, is refused."""
+        try:
+            taken = self.path.exists() and (not self.path.is_dir() or any(map(_counts, self.path.iterdir())))
+            if taken and not is_run(self.path):
+                raise UserError(f"{self.path} exists already and is no run directory; give another --out")
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be made ({error.strerror or error}); give another --out") from error
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
@@ -111,15 +116,12 @@ class Run:
         seal.check(path)
         return recipe
 
-    def write_recipe(self, recipe: Recipe, new: bool = False) -> None:
-        self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False), new)
+    def write_recipe(self, recipe: Recipe) -> None:
+        self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
 
-    def write(self, name: str, text: str, new: bool = False) -> None:
-        """Write a whole file or nothing: an earlier one stays until the new one is on the disk, or with `new` for ever.
-
-        Of two processes that have just found nothing here, one begins.
-        """
-        with replacing(self.path / name, new) as path:
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file or nothing: an earlier one stays until the new one is on the disk."""
+        with replacing(self.path / name) as path:
             path.write_bytes(text.encode())
 
     def finish(self, scores: dict[str, Any]) -> None:
@@ -198,11 +200,10 @@ class Run:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was trained."""
-        files = [path / "metrics.jsonl" for path in self.networks()]
-        return any(
-            (file.parent / "checkpoints").is_dir() or (file.exists() and file.stat().st_size > 0) for file in files
-        )
+        """Whether anything was trained, of this network or of those in its folders; also if its recipe is gone."""
+        folders = [self.path, *(path for path in self.path.iterdir() if path.is_dir())]
+        logs = [folder / "metrics.jsonl" for folder in folders]
+        return any((log.parent / "checkpoints").is_dir() or (log.is_file() and log.stat().st_size > 0) for log in logs)
 
     @property
     def finished(self) -> bool:
@@ -210,11 +211,18 @@ class Run:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """The right to write here, for one process at a time. The system takes it back however the process ends."""
+        """The right to write here, for one process at a time, also where there is no folder yet.
+
+        It is asked for before anything is looked at: of two that begin at once, one finds all as it was, and the other
+        is told why it may not. The system takes it back however the process ends.
+        """
         busy = f"another process is training {self.path}; wait until it has ended, or give another --out"
+        self.make_folder()
         with ExitStack() as held:
             try:
                 held.enter_context(locked(self.path / LOCK, busy))
+            except FileNotFoundError as error:  # the folder that was just made is gone: its maker failed and clears up
+                raise UserError(busy) from error
             except OSError as error:
                 raise unwritten(self.path / LOCK, error) from error
             for left in self.path.glob(".*.tmp"):  # by a process that was killed
@@ -236,7 +244,8 @@ class Run:
 
     def _clear(self, ours: bool) -> None:
         if not self.begun:
-            for path in self.path.iterdir():
+            # The recipe, then the lock go last: who comes meanwhile finds a run that another process has.
+            for path in sorted(self.path.iterdir(), key=lambda path: (path.name == LOCK, path.name == "recipe.yaml")):
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
             if ours:
                 self.path.rmdir()

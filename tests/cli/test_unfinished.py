@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import mixmo
 from mixmo import UserError
+from mixmo.analysis import analyse
 from mixmo.cli import main
 from mixmo.engine import Runtime, checkpoint, train
 from mixmo.evaluation import Unfinished, load_network, score_runs
 from mixmo.recipes import named
 from mixmo.reproduce.store import Store
+from mixmo.robustness import score_ood
 from mixmo.runs import Run
 
 RECIPE = named("digits/cut-mixmo").replace(
@@ -114,6 +117,40 @@ def test_a_checkpoint_replaced_while_it_is_read(stopped: Run, tmp_path: Path, mo
     with pytest.warns(Unfinished, match="those of step 14, "):
         load_network(run)
     assert reads == 2
+
+
+@pytest.mark.parametrize("until", [7, None])
+def test_a_training_that_goes_on_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int | None
+) -> None:
+    """To another step, or to its end: all that is said is said of the weights that were read first."""
+    recipe, fill = RECIPE.replace(average=0.0), checkpoint.Checkpoints.fill
+    run = train(recipe, tmp_path / "run", QUIET, until=5)
+    for part in ("train", "test"):
+        for shade in (50, 150, 250):
+            (tmp_path / "grey" / part / str(shade)).mkdir(parents=True)
+            Image.new("L", (8, 8), shade).save(tmp_path / "grey" / part / str(shade) / "1.png")
+
+    def fill_and_go_on(self: checkpoint.Checkpoints, *given: Any, **options: Any) -> int:
+        step = fill(self, *given, **options)
+        train(recipe, self.folder.parent, QUIET, resume=True, until=until)
+        return step
+
+    def filters(run: Run) -> object:
+        found = analyse([run]).runs[0]
+        return found.top1, found.encoders
+
+    def told_apart(run: Run) -> object:
+        return score_ood([run.path], f"folder:{tmp_path}/grey@8", "last", torch.device("cpu"))["detectors"]
+
+    for look in (filters, told_apart):
+        with pytest.warns(Unfinished, match="those of step 5, "):
+            expected = look(run)
+        moving = Run(shutil.copytree(run.path, tmp_path / look.__name__))
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint.Checkpoints, "fill", fill_and_go_on)
+            with pytest.warns(Unfinished, match="those of step 5, "):
+                assert look(moving) == expected
 
 
 @pytest.mark.parametrize("kept", [False, True])

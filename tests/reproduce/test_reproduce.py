@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -268,10 +269,24 @@ def test_a_broken_run_does_not_hide_the_others(
     assert ("passed over" in said.err) == (name == "recipe.yaml" and not gone)
 
 
-def test_what_was_derived_and_is_broken_is_computed_again(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:20],
+        lambda text: text.replace('"top1": 0.', '"top1": 0.9'),  # a number like others
+        lambda text: '{"a": 1}',
+        lambda text: "[1]",
+        lambda text: "\0" * 20,
+    ],
+)
+def test_what_was_derived_and_is_broken_is_computed_again(
+    made: Path, tmp_path: Path, damage: Callable[[str], str]
+) -> None:
     shutil.copytree(made, tmp_path / "out")
     for path in (tmp_path / "out" / "derived").rglob("scores.json"):
-        path.write_text(path.read_text()[:20])
+        text = path.read_text()
+        path.write_text(damage(text))
+        assert path.read_text() != text
     assert (
         main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--report", "--out", str(tmp_path / "out")]) == 0
     )

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mixmo.analysis.dynamics import average, columns
 from mixmo.analysis.filters import Activity, activity, check_finite, core_norms, encoder_norms, separation
 from mixmo.errors import UserError
-from mixmo.evaluation import load_network, run_logits, stack
+from mixmo.evaluation import load_network, run_answers, stack
 from mixmo.metrics.diversity import DIVERSITY
 from mixmo.metrics.report import ready
 from mixmo.metrics.scores import top1
 from mixmo.models import Network
 from mixmo.progress import track
 from mixmo.runs import Run
+from mixmo.types import Answers
 
 THRESHOLDS = (0.2, 0.3, 0.4, 0.5)  # of the paper's table
 LAST = 10  # epochs the paper averages over
@@ -66,13 +66,19 @@ def analyse(
     A run that has not ended is tested on the `device` with its data set from the folder `root`.
     """
     runs = [Run.open(path) for run in runs for path in run.networks()]
-    parts = [run_logits(run, which, "logits", device or torch.device("cpu"), root) for run in track(runs, "runs")]
+    device = device or torch.device("cpu")
+    stored = [run.finished for run in runs]  # asked first: one may end while the weights of a checkpoint are read
+    nets = [measurable(run, which) for run in runs]
+    parts = [
+        run.logits(which) if kept else run_answers(run, net.to(device), device, root)
+        for run, net, kept in track(list(zip(runs, nets, stored, strict=True)), "runs")
+    ]
     logits_PNK, labels_N = stack(parts, [run.path for run in runs])
     return Analysis(
         which=which,
         runs=[
-            _analyse(run, which, logits, labels, thresholds, last)
-            for run, (logits, labels) in track(list(zip(runs, parts, strict=True)), "analysing runs")
+            _analyse(run, net.cpu(), answers, thresholds, last)
+            for run, net, answers in track(list(zip(runs, nets, parts, strict=True)), "analysing runs")
         ],
         predictors=[
             f"{run.path}:{m}" for run, (logits, _) in zip(runs, parts, strict=True) for m in range(len(logits))
@@ -84,10 +90,8 @@ def analyse(
     )
 
 
-def _analyse(
-    run: Run, which: str, logits_MNK: Tensor, labels_N: Tensor, thresholds: Sequence[float], last: int
-) -> RunAnalysis:
-    net = measurable(run, which)
+def _analyse(run: Run, net: Network, answers: Answers, thresholds: Sequence[float], last: int) -> RunAnalysis:
+    logits_MNK, labels_N = answers
     norms = core_norms(net)
     table = columns(run)
     return RunAnalysis(

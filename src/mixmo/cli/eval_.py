@@ -12,9 +12,10 @@ from mixmo.cli.arguments import parse, parser
 from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
-from mixmo.evaluation import check_different, score_answers, score_multiplexed, score_runs, stack
+from mixmo.evaluation import check_different, score_answers, score_runs, stack
 from mixmo.hub.load import MODEL
 from mixmo.hub.model import dataset_answers, labelled_answers, networks, open_model
+from mixmo.multiplex import score_multiplexed
 from mixmo.progress import track
 from mixmo.robustness import corruptions_so_far, score_ood
 from mixmo.runs import WHICH, Run, is_run
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> None:
         "--ood", type=str | None, default=None, help="score how well this other data set is told apart instead"
     )
     into.add_argument(
-        "--multiplex", action="store_true", help="score runs on 1, 2, ... M images a pass, with their speed, instead"
+        "--multiplex", action="store_true", help="score on 1, 2, ... M images a pass, with the speed, instead"
     )
     into.add_argument(
         "--which",
@@ -82,8 +83,6 @@ def scored(parsed: Namespace) -> Iterator[dict[str, Any]]:
     saved = [path for path in paths if not is_run(path)]
     if parsed.on is not None and others:
         raise UserError(f"--on and {others[0]} are scored one at a time; give the command once for each")
-    if parsed.multiplex and saved:
-        raise UserError(f"--multiplex needs run directories; {saved[0]} is no run directory: it has no recipe.yaml")
     if not others:
         if parsed.on is not None or saved:
             yield score_models(parsed.models, parsed.on, which, device, parsed.data)
@@ -99,7 +98,7 @@ def scored(parsed: Namespace) -> Iterator[dict[str, Any]]:
         scores["ood"] = score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source)
         yield scores
     if parsed.multiplex:
-        scores["multiplexed"] = score_multiplexed([Run(path) for path in paths], which, device, parsed.data)
+        scores["multiplexed"] = score_multiplexed(paths, which, device, parsed.data)
         yield scores
 
 

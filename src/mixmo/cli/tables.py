@@ -138,12 +138,12 @@ def print_multiplexed(scores: dict[str, Any], title: str) -> None:
             f"{100 * (row['top1'] - first['top1']):+.2f}",
             f"{row['nll']:.4f}",
             f"{row['ece']:.4f}",
-            f"{row['multiply_adds'] / 1e9:.4f}",
+            number(row["multiply_adds"] and row["multiply_adds"] / 1e9),
             f"{row['images_per_second']:,.0f}",
             f"x {row['images_per_second'] / first['images_per_second']:.2f}",
         )
     console.print(table)
     console.print(
-        f"{scores['which']} epoch, {scores['images']:,} test images in random order, speed on this {scores['device']}; "
+        f"{_epoch(scores)}{scores['images']:,} test images in random order, speed on this {scores['device']}; "
         "one image a pass is the ensemble"
     )

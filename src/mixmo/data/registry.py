@@ -17,10 +17,10 @@ DATASETS: Registry[Loader] = Registry("data set")
 
 
 def read(name: str, root: Path, train: bool) -> Dataset:
-    """The registered data set `name`, as its reader gives it."""
+    """The registered data set `name`, as its reader gives it; by that name it can be read again."""
     reader = DATASETS[name]
     told = {"train": train} if "train" in inspect.signature(reader).parameters else {}
-    return reader(root, **told)
+    return reader(root, **told)._replace(name=name)
 
 
 def where(root: str | os.PathLike[str] | None) -> Path:

@@ -15,7 +15,7 @@ from mixmo.engine.runtime import Runtime
 from mixmo.errors import check_path
 from mixmo.progress import shown, track
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run
+from mixmo.runs import Run, is_run
 
 
 def train(
@@ -41,14 +41,15 @@ def train(
         with world.first():
             dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
             check_fit(recipe, dataset)
-            new, ours = not (out / "recipe.yaml").exists(), not out.exists()
+            ours, run = not out.exists(), Run(out)
+            ended = resume and is_run(out) and run.finished  # it may lie where nobody can write
+            if world.writes and not ended:
+                held.enter_context(run.claimed())
+            if world.writes and not is_run(out):
+                held.enter_context(run.gone_unless_begun(ours))
             run = open_or_create(recipe, out, resume or not world.writes, fitted=runtime.minutes is not None)
             if run.finished:
                 return run
-            if world.writes:
-                held.enter_context(run.claimed())
-        if world.writes and new:
-            held.enter_context(run.gone_unless_begun(ours))
         if recipe.networks == 1:
             trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
             if trainer.state.step:

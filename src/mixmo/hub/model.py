@@ -21,7 +21,7 @@ from mixmo.predict import default_batch, predict
 from mixmo.prediction import Prediction
 from mixmo.progress import Work
 from mixmo.runs import Run, is_run
-from mixmo.types import Answers, Split
+from mixmo.types import Answers, Dataset, Split
 
 
 class Model(NamedTuple):
@@ -31,6 +31,7 @@ class Model(NamedTuple):
     nets: list[Ensemble]
     about: About
     device: torch.device
+    stored: bool  # whether its answers to its own test images are
 
     @property
     def batch(self) -> int:
@@ -54,6 +55,8 @@ class Model(NamedTuple):
     def prepared(self, images_NHWC: Tensor) -> Tensor:
         """Images of any size as the network sees them: resized and cut like the test images of its training."""
         channels, height, width = self.about.size
+        if self.about.resize is None and images_NHWC.shape[1:] == (height, width, channels):
+            return images_NHWC
         if height != width:
             raise UserError(
                 f"{self.path} sees {height} x {width} pixels, and images are cut to squares only; give tensors to "
@@ -71,14 +74,20 @@ class Model(NamedTuple):
                 yield read
                 work.advance(len(read.paths) + len(read.failed))
 
-    def __call__(self, images_NHWC: Tensor, calibration: Calibration | None = None) -> Prediction:
-        return predict(self.nets, images_NHWC, calibration=calibration, batch_size=self.batch)
+    def __call__(
+        self, images_NHWC: Tensor, calibration: Calibration | None = None, images_per_pass: int = 1
+    ) -> Prediction:
+        batch = self.batch * images_per_pass  # as many passes
+        return predict(
+            self.nets, images_NHWC, images_per_pass=images_per_pass, calibration=calibration, batch_size=batch
+        )
 
-    def answers(self, split: Split, work: Work) -> Answers:
+    def answers(self, split: Split, work: Work, images_per_pass: int = 1) -> Answers:
         """To images of any size, counted as a part of this work."""
         parts = []
-        for part in split.batches(self.batch):
-            parts.append(Answers(self(self.prepared(part.resident)).logits, part.labels))
+        for part in split.batches(self.batch * images_per_pass):
+            logits_MNK = self(self.prepared(part.resident), images_per_pass=images_per_pass).logits
+            parts.append(Answers(logits_MNK, part.labels))
             work.advance(len(part.labels))
         return Answers(torch.cat([part.logits for part in parts], 1), torch.cat([part.labels for part in parts]))
 
@@ -90,11 +99,12 @@ def networks(path: Path) -> list[Path]:
 
 def open_model(path: Path, which: str, device: torch.device) -> Model:
     """The network or networks, on the device."""
+    stored = is_run(path) and Run(path).finished  # asked first: it may end while the weights of a checkpoint are read
     nets = [load(one, which).to(device) for one in networks(path)]
     about: About | None = getattr(nets[0], "about", None)
     if about is None:
         raise UserError(f"{path} does not say how its images are prepared; save it with about=mixmo.About(...)")
-    return Model(path, nets, about, device)
+    return Model(path, nets, about, device, stored)
 
 
 def file_answers(model: Model, where: Path, doing: str) -> Answers:
@@ -117,14 +127,25 @@ def file_answers(model: Model, where: Path, doing: str) -> Answers:
 
 def dataset_answers(model: Model, name: str, root: Path | None) -> Answers:
     """To the test images of a data set."""
-    dataset = data.load(name, root, train=False)
-    classes = model.about.classes or dataset.classes
-    check_known(model, set(dataset.classes), name)
+    dataset = known_dataset(model, name, root)
     with Work("scoring images", len(dataset.test.labels)) as work:
-        logits_MNK, labels_N = model.answers(dataset.test, work)
+        answers = model.answers(dataset.test, work)
+    return numbered(model, dataset, answers)
+
+
+def known_dataset(model: Model, name: str, root: Path | None, device: torch.device | str = "cpu") -> Dataset:
+    """A data set whose test images alone are ready, and of no class that the model does not know."""
+    dataset = data.load(name, root, device, train=False)
+    check_known(model, set(dataset.classes), name)
+    return dataset
+
+
+def numbered(model: Model, dataset: Dataset, answers: Answers) -> Answers:
+    """With labels that count the classes as the model does."""
+    classes, (logits_MNK, labels_N) = model.about.classes or dataset.classes, answers
     if logits_MNK.shape[2] != len(classes):  # without names of its own, which are as many as its classes
         raise UserError(
-            f"{model.path} answers for {logits_MNK.shape[2]} classes, which it does not name, and {name} has "
+            f"{model.path} answers for {logits_MNK.shape[2]} classes, which it does not name, and {dataset.name} has "
             f"{len(classes)}; save it with about=mixmo.About(..., classes=...)"
         )
     number = torch.tensor([classes.index(label) for label in dataset.classes])

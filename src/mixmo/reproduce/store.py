@@ -108,23 +108,29 @@ class Store:
         """Whether there is something to resume."""
         return (self.folder(recipe) / "checkpoints").is_dir()
 
-    def derived(self, group: tuple[Recipe, ...], name: str) -> Any | None:
-        """What is kept under this name of one run or of an ensemble."""
+    def derived(self, group: tuple[Recipe, ...], name: str) -> dict[str, Any] | None:
+        """What is kept under this name of one run or of an ensemble; one that is not as it was kept is made again."""
         for folder in (self.out, *self.elsewhere):
             path = folder / "derived" / group_name(group) / name
             try:
-                return json.loads(path.read_text())
-            except (FileNotFoundError, ValueError):  # a broken one is computed again
+                kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                if kept.pop("sha256") == _sum(kept):
+                    return kept
+            except (FileNotFoundError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
                 continue
         return None
 
-    def keep(self, group: tuple[Recipe, ...], name: str, found: Any) -> Any:
-        """Write what was computed from one run or an ensemble, and return it."""
+    def keep(self, group: tuple[Recipe, ...], name: str, found: dict[str, Any]) -> dict[str, Any]:
+        """Write what was computed from one run or an ensemble, with its checksum, and return it."""
         path = self.out / "derived" / group_name(group) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(found, indent=1))
+            temporary.write_text(json.dumps({**found, "sha256": _sum(found)}, indent=1))
         return found
+
+
+def _sum(found: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def _holds(folder: Path, name: str) -> bool:

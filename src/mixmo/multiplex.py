@@ -1,0 +1,88 @@
+"""What it costs and gains to show a network 1, 2, ... M different images a pass: accuracy and speed, side by side."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mixmo.errors import UserError
+from mixmo.evaluation import stack
+from mixmo.hub.model import Model, known_dataset, numbered, open_model
+from mixmo.metrics.report import evaluate
+from mixmo.models import Network, multiply_adds
+from mixmo.predict import check_multiplex
+from mixmo.progress import Work, track
+from mixmo.runs import is_run
+from mixmo.types import Answers, Split
+
+
+def score_multiplexed(
+    paths: Sequence[Path], which: str, device: torch.device, root: Path | None = None
+) -> dict[str, Any]:
+    """From the weights and the test set of what they were trained on; the networks at `paths` are one ensemble.
+
+    In a random order: neighbours in a file are often of one class, and would share their passes. Every row has passes
+    of as many samples; its speed is that of the fastest of several repeats.
+    """
+    models = [open_model(path, which, device) for path in paths]
+    members = models[0].nets[0].members
+    for model in models:
+        if _kind(model) != _kind(models[0]):
+            raise UserError(
+                f"{model.path} has another data set, other classes or another number of members than {paths[0]}, and "
+                "cannot be multiplexed with it; give it alone"
+            )
+        check_multiplex(model.nets[0], members)
+    dataset = known_dataset(models[0], models[0].trained_on, root, device)
+    order = torch.randperm(len(dataset.test.labels), generator=torch.Generator().manual_seed(0)).to(device)
+    test = Split(dataset.test.images[order], dataset.test.labels[order])
+    cost, rows = _cost(models), []
+
+    def predict(count: int) -> Answers:
+        with Work("timing one pass over the test set", len(models) * len(test.labels)) as work:
+            parts = [model.answers(test, work, images_per_pass=count) for model in models]
+        logits_MNK, labels_N = stack(parts, paths)
+        return Answers(logits_MNK.cpu(), labels_N.cpu())  # which waits for the device
+
+    for count in track(range(1, members + 1), "measuring each number of images a pass"):
+        answers, seconds = _timed(partial(predict, count))
+        logits_MNK, labels_N = numbered(models[0], dataset, answers)
+        rows.append(
+            {
+                "images_per_pass": count,
+                "members_per_image": members / count,
+                "multiply_adds": None if cost is None else cost / count,
+                "images_per_second": len(labels_N) / seconds,
+                **evaluate(logits_MNK, labels_N).to_dict()["ensemble"],
+            }
+        )
+    return {
+        "which": which if any(map(is_run, paths)) else None,
+        "images": len(labels_N),
+        "device": device.type,
+        "rows": rows,
+    }
+
+
+def _kind(model: Model) -> tuple[object, ...]:
+    return model.trained_on, model.about.classes, model.nets[0].members
+
+
+def _cost(models: Sequence[Model]) -> int | None:
+    """Multiply-adds of one image given to all members; not known of a wrapped model, whose layers may be any."""
+    nets = [(net, model.about.size) for model in models for net in model.nets]
+    counted = [multiply_adds(net, size) for net, size in nets if isinstance(net, Network)]
+    return sum(counted) if len(counted) == len(nets) else None
+
+
+def _timed(call: Callable[[], Answers]) -> tuple[Answers, float]:
+    """What the call gives, and the seconds that it takes at best, of two to five calls."""
+    times: list[float] = []
+    while len(times) < 2 or (len(times) < 5 and sum(times) < 10):
+        began = time.perf_counter()
+        result = call()
+        times.append(time.perf_counter() - began)
+    return result, min(times)
