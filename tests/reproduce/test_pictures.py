@@ -41,6 +41,11 @@ def test_whole_numbers_are_not_divided() -> None:
     assert all(tick == int(tick) for tick in ticks)
 
 
+def test_panels_are_spread_over_their_rows() -> None:
+    drawn = draw(report("tiny-imagenet"))  # six: not five and one
+    assert drawn.axes[0].get_subplotspec().get_gridspec().get_geometry() == (2, 3)
+
+
 def test_lines_over_parameters_join_ensembles_of_one_size() -> None:
     made = report("memory-split")
     found = lines(made, [0, 1])

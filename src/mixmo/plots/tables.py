@@ -6,14 +6,14 @@ Rows against the scores, a panel a column; or, where a table varies one quantity
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mixmo.plots.style import COLOURS, FAINT, figure, styled
+from mixmo.plots.style import COLOURS, FAINT, figure, matplotlib, styled
 from mixmo.reproduce import scores
 from mixmo.reproduce.plan import published
 from mixmo.reproduce.report import Report, heading
 from mixmo.reproduce.text import title
 
 MARKS = ("o", "s", "^", "D", "v", "P")
-ACROSS = 5  # panels beside each other
+ACROSS = 5  # panels beside each other, at most
 AXES = {"x": "b or N", "width": "width w", "members": "members M", "parameters": "parameters (M)"}
 
 
@@ -36,8 +36,8 @@ def draw_dots(report: Report) -> Any:
     """A panel a column, a line a row, from the top."""
     table = report.plan.table
     count, rows = len(table.columns), len(table.rows)
-    across = min(ACROSS, count)
-    down = -(-count // across)
+    down = -(-count // ACROSS)
+    across = -(-count // down)
     with styled():
         drawn = figure(1.9 * across + 2.2, (0.19 * rows + 0.7) * down + 0.6)
         grid = drawn.subplots(down, across, squeeze=False, sharey=True).flatten()
@@ -67,6 +67,7 @@ def draw_lines(report: Report) -> Any:
     across = min(2, len(panels))
     down = -(-len(panels) // across)
     handles: dict[str, Any] = {}
+    ticker = matplotlib().ticker
     with styled():
         drawn = figure(max(5.6, 3.6 * across + 0.2), 2.6 * down + 0.9)
         grid = drawn.subplots(down, across, squeeze=False).flatten()
@@ -75,7 +76,11 @@ def draw_lines(report: Report) -> Any:
         for axes, (name, columns) in zip(grid, panels.items(), strict=False):
             axes.set_title(name, loc="left")
             axes.set_xlabel(AXES.get(str(table.picture.x), str(table.picture.x)))
-            axes.set_xscale("log" if table.picture.x == "parameters" else "linear")
+            if table.picture.x == "parameters":
+                axes.set_xscale("log")
+                axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+                axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
+                axes.xaxis.set_minor_locator(ticker.NullLocator())
             found = lines(report, columns)
             for line in found:
                 shown = _draw_line(axes, report, line)
