@@ -17,9 +17,12 @@ from mixmo import paper
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.evaluation import load_network, score_runs
+from mixmo.plots.masks import gallery, two_images
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import corruption
 from mixmo.reproduce.cost import h200
+from mixmo.reproduce.execute import Remaining
+from mixmo.reproduce.output import some_images
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
 from mixmo.runs import Run
@@ -101,6 +104,7 @@ def test_dry_run_prints_the_plan_and_trains_nothing(
     text = capsys.readouterr().out
     assert "4 runs needed, 0 there, 4 to train" in text
     assert all(run_name(recipe) in text for name in names for recipe in recipes(name))
+    assert re.search(r"^  train  digits-\S+  0:4\d$", text, re.MULTILINE)  # most of it compilation
     assert not (tmp_path / "out").exists()
 
 
@@ -314,6 +318,39 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
     assert "another process is training" in errors
     assert "2 of 3 runs failed and are missing above" in errors
     assert Run(out / "runs" / run_name(third)).finished
+
+
+def test_a_reason_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "mixing", "--scale", "minutes", *ON_CPU, *where]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("mixmo data get cifar100") == 2  # of the first run, and at the end
+    assert errors.count("failed for the same reason") == 6
+    assert " left" not in errors  # nothing was done, so nothing is known
+
+
+def test_time_left_is_that_of_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs of one epoch each, which cost the same. One was there before; one is made in ten seconds."""
+    now, store, plan = [100.0], Store(tmp_path), recipes("best-ensembles")
+    monkeypatch.setattr("mixmo.reproduce.execute.time.monotonic", lambda: now[0])
+
+    def make(recipe: Recipe) -> None:
+        store.folder(recipe).mkdir(parents=True)
+        (store.folder(recipe) / "metrics.jsonl").write_text("{}\n")
+
+    make(plan[0])
+    remaining = Remaining(plan, store)
+    now[0] += 10
+    assert remaining.text([]) == ""
+    make(plan[1])
+    assert remaining.text([]) == "; all: 0:10 left"
+    assert remaining.text([plan[2]]) == "; all: 0:00 left"  # it failed: nothing of it is waited for
+
+
+def test_the_gallery_of_masks_needs_no_download(tmp_path: Path) -> None:
+    """On the digits' own 8 x 8 pixels, PatchUp's blocks of 7 would cover everything at every ratio."""
+    columns = gallery(*two_images(some_images(tmp_path))[:2])
+    assert [cell.area for cell in columns["patchup"]] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9], abs=0.25)
 
 
 def test_tables_without_training(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from mixmo.cli.arguments import parse, parser
 from mixmo.cli.console import Output, grid
 from mixmo.data.registry import where as data_folder
 from mixmo.engine import Runtime
+from mixmo.engine.progress import clock
 from mixmo.errors import UserError
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cluster import run_on_ray
@@ -153,7 +154,15 @@ def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
     lacking = missing(runs, store)
     scored = sum(store.find(recipe) is not None for recipe in lacking)
     spans = [hours(runs, h200()), hours(lacking, h200()), *([hours(lacking, here)] if here.measured else [])]
-    return [str(len(runs)), str(len(runs) - len(lacking)), str(scored), *[f"{span:,.1f}" for span in spans]]
+    return [str(len(runs)), str(len(runs) - len(lacking)), str(scored), *map(in_hours, spans)]
+
+
+def in_hours(span: float) -> str:
+    """
+    >>> in_hours(1244.21), in_hours(0.04), in_hours(0)
+    ('1,244.2', '0.04', '0.0')
+    """
+    return f"{span:.2f}" if 0 < span < 0.1 else f"{span:,.1f}"
 
 
 def unused(plans: list[Plan], store: Store) -> list[str]:
@@ -178,6 +187,6 @@ def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Spe
     )
     for recipe in lacking:
         state = "resume" if store.begun(recipe) else "train"
-        print(f"  {state:6} {run_name(recipe)}  {run_seconds(recipe, speed) / 60:,.0f} min")
+        print(f"  {state:6} {run_name(recipe)}  {clock(run_seconds(recipe, speed))}")
     source = "by a few steps measured now" if speed.measured else ABOUT
-    print(f"{hours(lacking, speed):,.1f} hours of one {speed.name}: {source}")
+    print(f"{clock(3600 * hours(lacking, speed))} of one {speed.name}, one run after the other: {source}")
