@@ -21,7 +21,7 @@ from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cluster import run_on_ray
 from mixmo.reproduce.corruption import ORIGINAL
 from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
-from mixmo.reproduce.execute import Failures, run_here, say
+from mixmo.reproduce.execute import Failures, epochs_logged, run_here, say
 from mixmo.reproduce.output import write
 from mixmo.reproduce.plan import Plan, expand, missing, needed, trained
 from mixmo.reproduce.report import Where, absent, fill
@@ -153,8 +153,9 @@ def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
     runs = needed(plans, store)
     lacking = missing(runs, store)
     scored = sum(store.find(recipe) is not None for recipe in lacking)
-    spans = [hours(runs, h200()), hours(lacking, h200()), *([hours(lacking, here)] if here.measured else [])]
-    return [str(len(runs)), str(len(runs) - len(lacking)), str(scored), *map(in_hours, spans)]
+    speeds = [h200(), *([here] if here.measured else [])]
+    spans = [sum(run_seconds(recipe, h200()) for recipe in runs), *[left(lacking, store, speed) for speed in speeds]]
+    return [str(len(runs)), str(len(runs) - len(lacking)), str(scored), *[in_hours(span / 3600) for span in spans]]
 
 
 def in_hours(span: float) -> str:
@@ -173,8 +174,10 @@ def unused(plans: list[Plan], store: Store) -> list[str]:
     return [f"{count} run{'s' if count > 1 else ''} {named[hint]}" for hint, count in sorted(hints.items())]
 
 
-def hours(recipes: Iterable[Recipe], speed: Speed) -> float:
-    return sum(run_seconds(recipe, speed) for recipe in recipes) / 3600
+def left(recipes: Iterable[Recipe], store: Store, speed: Speed) -> float:
+    """Seconds for what runs still lack: all of them, or the epochs after those that one to resume has logged."""
+    done = {recipe: epochs_logged(store.folder(recipe)) if store.begun(recipe) else 0 for recipe in recipes}
+    return sum(run_seconds(recipe, speed) * (1 - epochs / recipe.epochs) for recipe, epochs in done.items())
 
 
 def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Speed) -> None:
@@ -187,6 +190,6 @@ def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Spe
     )
     for recipe in lacking:
         state = "resume" if store.begun(recipe) else "train"
-        print(f"  {state:6} {run_name(recipe)}  {clock(run_seconds(recipe, speed))}")
+        print(f"  {state:6} {run_name(recipe)}  {clock(left([recipe], store, speed))}")
     source = "by a few steps measured now" if speed.measured else ABOUT
-    print(f"{clock(3600 * hours(lacking, speed))} of one {speed.name}, one run after the other: {source}")
+    print(f"{clock(left(lacking, store, speed))} of one {speed.name}, one run after the other: {source}")
