@@ -274,6 +274,24 @@ def test_scores_on_other_corrupted_images_are_not_taken(
     assert cell("CIFAR-100-C")[0] == shown  # from what is kept
 
 
+def test_missing_corrupted_images_are_said_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default folder may come later; one that was named must be there."""
+    trained = list[int]()
+    monkeypatch.setattr("mixmo.cli.reproduce_.run_here", lambda recipes, *_: trained.append(len(recipes)) or {})
+    where = ["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    command = ["reproduce", "cifar100-c", "--scale", "minutes", *ON_CPU, *where]
+    assert main(command) == 0
+    assert "cells on corrupted images will be empty" in capsys.readouterr().err
+    assert trained == [12]
+    assert main([*command, "--corrupted", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere is not there" in capsys.readouterr().err
+    assert trained == [12]
+    assert main(["reproduce", "mixing", "--scale", "minutes", *ON_CPU, *where]) == 0  # it has no such cells
+    assert "corrupted" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["recipe.yaml", "environment.json", "scores.json"])
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_broken_run_does_not_hide_the_others(

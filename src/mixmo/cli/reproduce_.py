@@ -19,13 +19,14 @@ from mixmo.engine.progress import clock
 from mixmo.errors import UserError
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cluster import run_on_ray
-from mixmo.reproduce.corruption import ORIGINAL
+from mixmo.reproduce.corruption import ORIGINAL, check
 from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
 from mixmo.reproduce.execute import Failures, epochs_logged, run_here, say
 from mixmo.reproduce.output import write
 from mixmo.reproduce.plan import Plan, expand, missing, needed, trained
 from mixmo.reproduce.report import Where, absent, fill
 from mixmo.reproduce.scales import SCALES
+from mixmo.reproduce.scores import source
 from mixmo.reproduce.settings import check_settings, read_settings, settings_for
 from mixmo.reproduce.store import Store, run_name
 from mixmo.reproduce.text import markdown, title
@@ -88,9 +89,10 @@ def main(arguments: list[str]) -> None:
         show_plan(plans, lacking, store, speed_of(runtime.resolve()))
         return
     failures: Failures = {}
-    if lacking and not parsed.report:
-        failures = train_all(lacking, store, runtime, parsed)
     where = Where(parsed.corrupted or data_folder(parsed.data) / ORIGINAL, runtime.resolve())
+    if lacking and not parsed.report:
+        check_corrupted(plans, where, given=parsed.corrupted is not None)
+        failures = train_all(lacking, store, runtime, parsed)
     for plan in plans:
         report = fill(plan, store, where)
         text = markdown(report, absent(plan, store), again(plan, parsed))
@@ -107,6 +109,19 @@ def list_names(given: list[str], everything: bool) -> list[str]:
     if not given or "all" in given:
         return paper.names()
     return [paper.load(name).name for name in dict.fromkeys(given)]
+
+
+def check_corrupted(plans: list[Plan], where: Where, given: bool) -> None:
+    """Say before hours of training that nothing is there to score on after them; a folder that was named must be."""
+    cells = [cell for plan in plans for cell in plan.cells.values() if source(cell.score) == "corrupted"]
+    if all(cell.groups[0][0].dataset == "digits" for cell in cells):
+        return
+    try:
+        check(where.corrupted)
+    except UserError as error:
+        if given:
+            raise
+        say(f"cells on corrupted images will be empty, and filled by the same command later: {error}")
 
 
 def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Namespace) -> Failures:
