@@ -26,6 +26,26 @@ def test_lines_of_methods_over_the_width() -> None:
     assert [(line.colour, line.mark) for line in found] == [(0, 0), (0, 1), (1, 0)]  # a variant keeps its colour
 
 
+def test_a_method_has_one_colour_in_all_panels() -> None:
+    made = report("width")
+    looks = {line.name: set() for line in lines(made, range(20))}
+    for columns in ([0, 2, 4, 6, 8, 10, 12, 14], [16, 17, 18, 19]):  # Top1, and the individual Top1 of four methods
+        for line in lines(made, columns):
+            looks[line.name].add((line.colour, line.mark))
+    assert all(len(look) == 1 for look in looks.values())
+    assert looks["Linear-MixMo"] != looks["1-Net"]
+
+
+def test_whole_numbers_are_not_divided() -> None:
+    ticks = draw(report("members")).axes[0].get_xticks()
+    assert all(tick == int(tick) for tick in ticks)
+
+
+def test_panels_are_spread_over_their_rows() -> None:
+    drawn = draw(report("tiny-imagenet"))  # six: not five and one
+    assert drawn.axes[0].get_subplotspec().get_gridspec().get_geometry() == (2, 3)
+
+
 def test_lines_over_parameters_join_ensembles_of_one_size() -> None:
     made = report("memory-split")
     found = lines(made, [0, 1])
@@ -43,6 +63,8 @@ def test_rows_apart_are_levels() -> None:
     drawn = draw(made)
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["MIMO", "DE (2 Nets)"]
     assert "scale hour" in drawn.get_suptitle()
+    levels = [line.get_ydata()[0] for line in drawn.axes[3].lines if line.get_linestyle() == ":"]
+    assert {0.77, 0.76} <= set(levels)  # the paper's ratio-errors of both
 
 
 @pytest.mark.parametrize("name", ["main-table", "batch-repetition", "members", "active-filters"])

@@ -12,9 +12,8 @@ import pytest
 from mixmo import UserError, paper
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.checkpoint import Checkpoints
-from mixmo.recipes import named
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce.cluster import check_address, logged, run_on_ray
+from mixmo.reproduce.cluster import check_address, run_on_ray
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
 
@@ -46,15 +45,6 @@ def workers() -> list[int]:
         if title.startswith("ray::train_task") and str(os.getpid()) in (parent, ancestor):
             found.append(int(folder.name))
     return found
-
-
-def test_the_time_left_is_by_the_epochs_of_all_runs(tmp_path: Path) -> None:
-    """Of a run that ended they are all over; of one under way, those that it has logged."""
-    recipes = [named("digits/vanilla").replace(epochs=epochs) for epochs in (3, 4, 5)]
-    folders = {recipe: tmp_path / str(recipe.epochs) for recipe in recipes}
-    folders[recipes[1]].mkdir()
-    (folders[recipes[1]] / "metrics.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n')
-    assert logged(recipes, {"second": recipes[1], "third": recipes[2]}, folders) == 3 + 2 + 0
 
 
 def kill_one(store: Store, recipes: list[Recipe], killed: list[int]) -> None:

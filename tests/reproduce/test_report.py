@@ -9,8 +9,9 @@ import torch
 from mixmo import paper
 from mixmo.recipes import Recipe, named
 from mixmo.reproduce.plan import Cell, Plan, expand
-from mixmo.reproduce.report import Filled, Where, cell_values, fill, value
+from mixmo.reproduce.report import Filled, Where, absent, cell_values, fill, value
 from mixmo.reproduce.store import Store, run_name
+from mixmo.reproduce.text import markdown
 from mixmo.runs import SCORES, Run
 
 WHERE = Where(Path("nowhere"), torch.device("cpu"))
@@ -76,3 +77,13 @@ def test_a_difference_needs_both_numbers() -> None:
     assert Filled(0.75, None, 1, figure).difference == 0.25
     assert Filled(None, None, 0, figure).difference is None
     assert Filled(0.75, None, 1, None).difference is None
+
+
+@pytest.mark.parametrize(("scale", "settings"), [("paper", {}), ("paper", {"width": 4}), ("smoke", {})])
+def test_what_is_said_of_the_papers_networks_is_not_said_of_others(
+    tmp_path: Path, scale: str, settings: dict[str, int]
+) -> None:
+    plan, store = expand(paper.load("mixing"), scale, settings), Store(tmp_path)
+    text = markdown(fill(plan, store, WHERE), absent(plan, store), "command")
+    assert ("In the paper: CIFAR-100, WRN-28-10" in text) == (scale != "paper" or bool(settings))
+    assert "CIFAR-100, WRN-28-10" in text

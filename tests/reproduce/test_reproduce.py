@@ -18,9 +18,12 @@ from mixmo import paper
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.evaluation import load_network, score_runs
+from mixmo.plots.masks import gallery, two_images
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import corruption
-from mixmo.reproduce.cost import h200
+from mixmo.reproduce.cost import Speed, h200
+from mixmo.reproduce.execute import Remaining
+from mixmo.reproduce.output import some_images
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
 from mixmo.runs import Run
@@ -102,7 +105,29 @@ def test_dry_run_prints_the_plan_and_trains_nothing(
     text = capsys.readouterr().out
     assert "4 runs needed, 0 there, 4 to train" in text
     assert all(run_name(recipe) in text for name in names for recipe in recipes(name))
+    assert re.search(r"^  train  digits-\S+  0:4\d$", text, re.MULTILINE)  # most of it compilation
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_to_resume_costs_what_is_left_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Speed("slow", 1.0, 0.0, 0.0, compiling=0.0)  # a second a step
+    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: slow)
+    (recipe,) = needed([expand(paper.load("encoder-norms"), "smoke", {"epochs": 4})], Store(tmp_path))
+    command = ["reproduce", "encoder-norms", "--scale", "smoke", "--set", "epochs=4", *ON_CPU, "--out", str(tmp_path)]
+    assert main([*command, "--dry-run"]) == 0
+    whole = re.search(r"  train  \S+  (\d+):(\d+)$", capsys.readouterr().out, re.MULTILINE)
+    run = Run.create(tmp_path / "runs" / run_name(recipe), recipe)
+    (run.path / "checkpoints").mkdir()
+    (run.path / "metrics.jsonl").write_text("{}\n" * 3)
+    assert main([*command, "--dry-run"]) == 0
+    rest = re.search(r"  resume \S+  (\d+):(\d+)$", capsys.readouterr().out, re.MULTILINE)
+    assert whole is not None
+    assert rest is not None
+    seconds = [60 * int(found[1]) + int(found[2]) for found in (whole, rest)]
+    assert seconds[0] > 60
+    assert seconds[1] == pytest.approx(seconds[0] / 4, abs=1)
 
 
 def test_a_half_done_table_is_completed_to_the_same_numbers(made: Path, tmp_path: Path) -> None:
@@ -250,6 +275,24 @@ def test_scores_on_other_corrupted_images_are_not_taken(
     assert cell("CIFAR-100-C")[0] == shown  # from what is kept
 
 
+def test_missing_corrupted_images_are_said_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default folder may come later; one that was named must be there."""
+    trained = list[int]()
+    monkeypatch.setattr("mixmo.cli.reproduce_.run_here", lambda recipes, *_: trained.append(len(recipes)) or {})
+    where = ["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    command = ["reproduce", "cifar100-c", "--scale", "minutes", *ON_CPU, *where]
+    assert main(command) == 0
+    assert "cells on corrupted images will be empty" in capsys.readouterr().err
+    assert trained == [12]
+    assert main([*command, "--corrupted", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere is not there" in capsys.readouterr().err
+    assert trained == [12]
+    assert main(["reproduce", "mixing", "--scale", "minutes", *ON_CPU, *where]) == 0  # it has no such cells
+    assert "corrupted" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["recipe.yaml", "environment.json", "scores.json"])
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_broken_run_does_not_hide_the_others(
@@ -329,6 +372,39 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
     assert "another process is training" in errors
     assert "2 of 3 runs failed and are missing above" in errors
     assert Run(out / "runs" / run_name(third)).finished
+
+
+def test_a_reason_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "mixing", "--scale", "minutes", *ON_CPU, *where]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("mixmo data get cifar100") == 2  # of the first run, and at the end
+    assert errors.count("failed for the same reason") == 6
+    assert " left" not in errors  # nothing was done, so nothing is known
+
+
+def test_time_left_is_that_of_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs of one epoch each, which cost the same. One was there before; one is made in ten seconds."""
+    now, store, plan = [100.0], Store(tmp_path), recipes("best-ensembles")
+    monkeypatch.setattr("mixmo.reproduce.execute.time.monotonic", lambda: now[0])
+
+    def make(recipe: Recipe) -> None:
+        store.folder(recipe).mkdir(parents=True)
+        (store.folder(recipe) / "metrics.jsonl").write_text("{}\n")
+
+    make(plan[0])
+    remaining = Remaining(plan, store)
+    now[0] += 10
+    assert remaining.text([]) == ""
+    make(plan[1])
+    assert remaining.text([]) == "; all: 0:10 left"
+    assert remaining.text([plan[2]]) == "; all: 0:00 left"  # it failed: nothing of it is waited for
+
+
+def test_the_gallery_of_masks_needs_no_download(tmp_path: Path) -> None:
+    """On the digits' own 8 x 8 pixels, PatchUp's blocks of 7 would cover everything at every ratio."""
+    columns = gallery(*two_images(some_images(tmp_path))[:2])
+    assert [cell.area for cell in columns["patchup"]] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9], abs=0.25)
 
 
 def test_tables_without_training(tmp_path: Path) -> None:

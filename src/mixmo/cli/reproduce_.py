@@ -16,15 +16,17 @@ from mixmo.cli.console import Output, grid
 from mixmo.data.registry import where as data_folder
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
+from mixmo.progress import clock
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cluster import run_on_ray
-from mixmo.reproduce.corruption import ORIGINAL
+from mixmo.reproduce.corruption import ORIGINAL, check
 from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
-from mixmo.reproduce.execute import Failures, run_here, say
+from mixmo.reproduce.execute import Failures, epochs_logged, run_here, say
 from mixmo.reproduce.output import write
 from mixmo.reproduce.plan import Plan, expand, missing, needed, trained
 from mixmo.reproduce.report import Where, absent, fill
 from mixmo.reproduce.scales import SCALES
+from mixmo.reproduce.scores import source
 from mixmo.reproduce.settings import check_settings, read_settings, settings_for
 from mixmo.reproduce.store import Store, run_name
 from mixmo.reproduce.text import markdown, title
@@ -87,9 +89,10 @@ def main(arguments: list[str]) -> None:
         show_plan(plans, lacking, store, speed_of(runtime.resolve()))
         return
     failures: Failures = {}
-    if lacking and not parsed.report:
-        failures = train_all(lacking, store, runtime, parsed)
     where = Where(parsed.corrupted or data_folder(parsed.data) / ORIGINAL, runtime.resolve())
+    if lacking and not parsed.report:
+        check_corrupted(plans, where, given=parsed.corrupted is not None)
+        failures = train_all(lacking, store, runtime, parsed)
     for plan in plans:
         report = fill(plan, store, where)
         text = markdown(report, absent(plan, store), again(plan, parsed))
@@ -106,6 +109,19 @@ def list_names(given: list[str], everything: bool) -> list[str]:
     if not given or "all" in given:
         return paper.names()
     return [paper.load(name).name for name in dict.fromkeys(given)]
+
+
+def check_corrupted(plans: list[Plan], where: Where, given: bool) -> None:
+    """Say before hours of training that nothing is there to score on after them; a folder that was named must be."""
+    cells = [cell for plan in plans for cell in plan.cells.values() if source(cell.score) == "corrupted"]
+    if all(cell.groups[0][0].dataset == "digits" for cell in cells):
+        return
+    try:
+        check(where.corrupted)
+    except UserError as error:
+        if given:
+            raise
+        say(f"cells on corrupted images will be empty, and filled by the same command later: {error}")
 
 
 def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Namespace) -> Failures:
@@ -152,8 +168,17 @@ def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
     runs = needed(plans, store)
     lacking = missing(runs, store)
     scored = sum(store.find(recipe) is not None for recipe in lacking)
-    spans = [hours(runs, h200()), hours(lacking, h200()), *([hours(lacking, here)] if here.measured else [])]
-    return [str(len(runs)), str(len(runs) - len(lacking)), str(scored), *[f"{span:,.1f}" for span in spans]]
+    speeds = [h200(), *([here] if here.measured else [])]
+    spans = [sum(run_seconds(recipe, h200()) for recipe in runs), *[left(lacking, store, speed) for speed in speeds]]
+    return [str(len(runs)), str(len(runs) - len(lacking)), str(scored), *[in_hours(span / 3600) for span in spans]]
+
+
+def in_hours(span: float) -> str:
+    """
+    >>> in_hours(1244.21), in_hours(0.04), in_hours(0)
+    ('1,244.2', '0.04', '0.0')
+    """
+    return f"{span:.2f}" if 0 < span < 0.1 else f"{span:,.1f}"
 
 
 def unused(plans: list[Plan], store: Store) -> list[str]:
@@ -164,8 +189,10 @@ def unused(plans: list[Plan], store: Store) -> list[str]:
     return [f"{count} run{'s' if count > 1 else ''} {named[hint]}" for hint, count in sorted(hints.items())]
 
 
-def hours(recipes: Iterable[Recipe], speed: Speed) -> float:
-    return sum(run_seconds(recipe, speed) for recipe in recipes) / 3600
+def left(recipes: Iterable[Recipe], store: Store, speed: Speed) -> float:
+    """Seconds for what runs still lack: all of them, or the epochs after those that one to resume has logged."""
+    done = {recipe: epochs_logged(store.folder(recipe)) if store.begun(recipe) else 0 for recipe in recipes}
+    return sum(run_seconds(recipe, speed) * (1 - epochs / recipe.epochs) for recipe, epochs in done.items())
 
 
 def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Speed) -> None:
@@ -178,6 +205,6 @@ def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Spe
     )
     for recipe in lacking:
         state = "resume" if store.begun(recipe) else "train"
-        print(f"  {state:6} {run_name(recipe)}  {run_seconds(recipe, speed) / 60:,.0f} min")
+        print(f"  {state:6} {run_name(recipe)}  {clock(left([recipe], store, speed))}")
     source = "by a few steps measured now" if speed.measured else ABOUT
-    print(f"{hours(lacking, speed):,.1f} hours of one {speed.name}: {source}")
+    print(f"{clock(left(lacking, store, speed))} of one {speed.name}, one run after the other: {source}")

@@ -52,6 +52,7 @@ def matplotlib() -> Any:
         import matplotlib
         import matplotlib.collections
         import matplotlib.figure
+        import matplotlib.ticker
     except ImportError as error:
         raise UserError(
             "pictures need matplotlib, which is not installed; `pip install mixmo[plots]` adds it"

@@ -6,14 +6,14 @@ Rows against the scores, a panel a column; or, where a table varies one quantity
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mixmo.plots.style import COLOURS, FAINT, figure, styled
+from mixmo.plots.style import COLOURS, FAINT, figure, matplotlib, styled
 from mixmo.reproduce import scores
 from mixmo.reproduce.plan import published
 from mixmo.reproduce.report import Report, heading
 from mixmo.reproduce.text import title
 
 MARKS = ("o", "s", "^", "D", "v", "P")
-ACROSS = 5  # panels beside each other
+ACROSS = 5  # panels beside each other, at most
 AXES = {"x": "b or N", "width": "width w", "members": "members M", "parameters": "parameters (M)"}
 
 
@@ -36,8 +36,8 @@ def draw_dots(report: Report) -> Any:
     """A panel a column, a line a row, from the top."""
     table = report.plan.table
     count, rows = len(table.columns), len(table.rows)
-    across = min(ACROSS, count)
-    down = -(-count // across)
+    down = -(-count // ACROSS)
+    across = -(-count // down)
     with styled():
         drawn = figure(1.9 * across + 2.2, (0.19 * rows + 0.7) * down + 0.6)
         grid = drawn.subplots(down, across, squeeze=False, sharey=True).flatten()
@@ -67,6 +67,7 @@ def draw_lines(report: Report) -> Any:
     across = min(2, len(panels))
     down = -(-len(panels) // across)
     handles: dict[str, Any] = {}
+    ticker = matplotlib().ticker
     with styled():
         drawn = figure(max(5.6, 3.6 * across + 0.2), 2.6 * down + 0.9)
         grid = drawn.subplots(down, across, squeeze=False).flatten()
@@ -75,28 +76,45 @@ def draw_lines(report: Report) -> Any:
         for axes, (name, columns) in zip(grid, panels.items(), strict=False):
             axes.set_title(name, loc="left")
             axes.set_xlabel(AXES.get(str(table.picture.x), str(table.picture.x)))
-            axes.set_xscale("log" if table.picture.x == "parameters" else "linear")
-            for line in lines(report, columns):
+            if table.picture.x == "parameters":
+                axes.set_xscale("log")
+                axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+                axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
+                axes.xaxis.set_minor_locator(ticker.NullLocator())
+            found = lines(report, columns)
+            for line in found:
                 shown = _draw_line(axes, report, line)
                 if line.name:
                     handles.setdefault(line.name, shown)
-            for i, row in enumerate(table.rows):
-                cell = report.cells[i, columns[0]]
-                if row.apart and cell.ours is not None:
-                    handles[row.label] = axes.axhline(cell.ours, color=FAINT, linestyle=(0, (1 + i % 3, 2)))
+            if all(x.is_integer() for line in found for x in line.x):  # no half a member
+                axes.xaxis.get_major_locator().set_params(integer=True)
+            handles |= _draw_levels(axes, report, columns[0])
         if handles:
             drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(3, len(handles)))
         caption(drawn, report)
     return drawn
 
 
+def _draw_levels(axes: Any, report: Report, column: int) -> dict[str, Any]:
+    """The rows apart, a level each: ours dashed, the paper's dotted."""
+    handles, apart = {}, [i for i, row in enumerate(report.plan.table.rows) if row.apart]
+    for colour, i in enumerate(apart, 1):
+        cell, name = report.cells[i, column], report.plan.table.rows[i].label
+        style = {"color": COLOURS[colour % len(COLOURS)]}
+        if cell.paper is not None:
+            handles[name] = axes.axhline(cell.paper.value, linestyle=":", **style)
+        if cell.ours is not None:
+            handles[name] = axes.axhline(cell.ours, linestyle="--", **style)
+    return handles
+
+
 def lines(report: Report, columns: Sequence[int]) -> list[Line]:
     """What is drawn of these columns: a line for each of them, and for each value of what the table says."""
     table, found = report.plan.table, list[Line]()
     kinds = list(dict.fromkeys(_kind(report, i) for i in range(len(table.rows))))
-    # What follows a plus sign is a variant: of the same colour, with another mark.
-    groups = {j: table.columns[j].group.partition(" + ")[::2] for j in columns}
-    colours = list(dict.fromkeys(base for base, _ in groups.values()))
+    # What follows a plus sign is a variant: of the same colour, with another mark. All panels share one legend.
+    groups = [column.group.partition(" + ")[::2] for column in table.columns]
+    colours = list(dict.fromkeys(base for base, _ in groups))
     for m, j in enumerate(columns):
         for kind in kinds:
             rows = [i for i, row in enumerate(table.rows) if _kind(report, i) == kind and not row.apart]
@@ -139,6 +157,6 @@ def _draw_line(axes: Any, report: Report, line: Line) -> Any:
     return axes.errorbar(x, y, yerr=error if any(error) else None, **style)
 
 
-def caption(drawn: Any, report: Report, more: str = "filled: ours; hollow: the paper's") -> None:
+def caption(drawn: Any, report: Report, more: str = "filled: ours; hollow or dotted: the paper's") -> None:
     """The table's title, its scale included, over a picture."""
     drawn.suptitle("\n".join((title(report.plan), more)).strip(), fontsize=8, x=0.01, ha="left", wrap=True)

@@ -15,11 +15,9 @@ from typing import Any
 
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.errors import UserError, first_line
-from mixmo.progress import Work
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce.execute import Failures, say
+from mixmo.reproduce.execute import Failures, Remaining, epochs_logged, failed, say
 from mixmo.reproduce.store import Store
-from mixmo.runs import Run
 
 DEATHS = 3  # of workers in a row, without an epoch in between, before a run is given up
 EVERY = 30.0  # seconds between two lines of progress
@@ -102,10 +100,11 @@ def _run(ray: Any, recipes: Sequence[Recipe], store: Store, runtime: Runtime, gp
     def submit(recipe: Recipe) -> Any:
         return task.remote(recipe, folders[recipe], runtime)
 
+    remaining = Remaining(recipes, store)
     pending = {submit(recipe): recipe for recipe in recipes}
     failures: Failures = {}
     deaths: Deaths = {}
-    shown, all_epochs = 0.0, Work("epochs", sum(recipe.epochs for recipe in recipes), logged(recipes, pending, folders))
+    shown = 0.0
     try:
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
@@ -116,15 +115,14 @@ def _run(ray: Any, recipes: Sequence[Recipe], store: Store, runtime: Runtime, gp
                 if problem is None:
                     pending[submit(recipe)] = recipe
                 elif problem:
+                    say(failed(folder.name, problem, failures))
                     failures[recipe] = problem
-                    say(f"{folder.name} failed: {problem}")
                 else:
                     done = len(recipes) - len(pending) - len(failures)
                     say(f"{folder.name} finished; {done} of {len(recipes)} done")
             if time.monotonic() - shown > EVERY:
                 shown = time.monotonic()
-                all_epochs.advance(logged(recipes, pending, folders) - all_epochs.done)
-                say(f"{progress(recipes, list(pending.values()), folders)}  {all_epochs.left()}".rstrip())
+                say(progress(recipes, list(pending.values()), folders) + remaining.text(failures))
     except KeyboardInterrupt:
         for reference in pending:
             ray.cancel(reference)  # raises SIGINT where it runs: the run is saved
@@ -142,7 +140,7 @@ def _problem(ray: Any, reference: Any, folder: Path, deaths: Deaths) -> str | No
     except ray.exceptions.RayTaskError as error:
         return None if isinstance(error.cause, Stopped) else first_line(error.cause)  # stopped: its machine goes away
     except ray.exceptions.RayError as error:
-        epochs = len(Run(folder).metrics())
+        epochs = epochs_logged(folder)
         before, last = deaths.get(folder, (0, epochs))
         count = before + 1 if epochs <= last else 1
         deaths[folder] = (count, epochs)
@@ -152,16 +150,10 @@ def _problem(ray: Any, reference: Any, folder: Path, deaths: Deaths) -> str | No
         return None
 
 
-def logged(recipes: Sequence[Recipe], pending: dict[Any, Recipe], folders: dict[Recipe, Path]) -> int:
-    """The epochs of all runs that are over; all of those that ended."""
-    under_way = set(pending.values())
-    return sum(len(Run(folders[r]).metrics()) if r in under_way else r.epochs for r in recipes)
-
-
 def progress(recipes: Sequence[Recipe], pending: Sequence[Recipe], folders: dict[Recipe, Path]) -> str:
     """How far all runs are, by what they have logged."""
     begun = [recipe for recipe in pending if (folders[recipe] / "environment.json").exists()]
-    under_way = [f"{folders[r].name} {len(Run(folders[r]).metrics())}/{r.epochs}" for r in begun]
+    under_way = [f"{folders[r].name} {epochs_logged(folders[r])}/{r.epochs}" for r in begun]
     done = len(recipes) - len(pending)
     waiting = len(pending) - len(under_way)
     return f"{done} of {len(recipes)} ended, {waiting} not begun; epochs: {', '.join(under_way) or '-'}"

@@ -26,16 +26,21 @@ def images_of(recipe: Recipe, folder: Path) -> str:
     return "digits, corrupted here" if recipe.dataset == "digits" else folder.name
 
 
-def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:
-    """What is kept of a run or an ensemble on corrupted images, and on which; no path goes in."""
-    images = images_of(runs[0].recipe, folder)
-    if runs[0].recipe.dataset == "digits":
-        return {"images": images, "pooled": _on_digits(runs, which, device)}
+def check(folder: Path) -> None:
+    """Whether there are images to score on."""
     if not folder.is_dir():
         raise UserError(
             f"{folder} is not there; `mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set, "
             f"`mixmo data corrupt` makes one, which --corrupted names"
         )
+
+
+def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:
+    """What is kept of a run or an ensemble on corrupted images, and on which; no path goes in."""
+    images = images_of(runs[0].recipe, folder)
+    if runs[0].recipe.dataset == "digits":
+        return {"images": images, "pooled": _on_digits(runs, which, device)}
+    check(folder)
     paths = [run.path for run in runs]
     return {"images": images, "pooled": score_corruptions(paths, folder, which, device)["pooled"]}
 

@@ -1,12 +1,15 @@
 """Train the missing runs here, one after the other."""
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.errors import UserError
-from mixmo.progress import track
+from mixmo.progress import clock
 from mixmo.recipes.schema import Recipe
+from mixmo.reproduce.cost import h200, run_seconds
 from mixmo.reproduce.store import Store
 
 Failures = dict[Recipe, str]
@@ -17,6 +20,40 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def failed(name: str, reason: str, before: Failures) -> str:
+    """The line about a run that failed; a reason that was said before is not said again for every run."""
+    return f"{name} failed" + (" for the same reason" if reason in before.values() else f": {reason}")
+
+
+def epochs_logged(folder: Path) -> int:
+    """How far a run is. Its file may be half written, or damaged, which is the run's own matter."""
+    try:
+        return (folder / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+class Remaining:
+    """How long a plan still takes: by the share of its work done since it began, in the proportions of an H200."""
+
+    def __init__(self, recipes: Sequence[Recipe], store: Store) -> None:
+        self.folders = {recipe: store.folder(recipe) for recipe in recipes}
+        self.work = {recipe: run_seconds(recipe, h200()) for recipe in recipes}
+        self.began, self.before = time.monotonic(), self.done(recipes)
+
+    def done(self, recipes: Collection[Recipe]) -> float:
+        return sum(self.work[recipe] * epochs_logged(self.folders[recipe]) / recipe.epochs for recipe in recipes)
+
+    def text(self, failures: Collection[Recipe]) -> str:
+        """What is appended to a line of progress; nothing before the first epoch."""
+        kept = [recipe for recipe in self.work if recipe not in failures]
+        made = self.done(self.work) - self.before
+        if made <= 0:
+            return ""
+        left = sum(self.work[recipe] for recipe in kept) - self.done(kept)
+        return f"; all: {clock(left * (time.monotonic() - self.began) / made)} left"
+
+
 def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failures:
     """Train or resume each; one that cannot be trained does not keep the others from it.
 
@@ -25,14 +62,16 @@ def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failu
     if runtime.world().size > 1:  # they would claim the runs from each other
         raise UserError("a plan is run by one process; start it without torchrun, and share it out with --ray auto")
     failures: Failures = {}
-    for number, recipe in enumerate(track(recipes, "runs"), 1):
+    remaining = Remaining(recipes, store)
+    for number, recipe in enumerate(recipes, 1):
         folder = store.folder(recipe)
-        say(f"run {number} of {len(recipes)}: {folder.name}{' (resumed)' if store.begun(recipe) else ''}")
+        begun = " (resumed)" if store.begun(recipe) else ""
+        say(f"run {number} of {len(recipes)}: {folder.name}{begun}{remaining.text(failures)}")
         try:
             train(recipe, folder, runtime, resume=True)
         except UserError as error:
+            say(failed(folder.name, str(error), failures))
             failures[recipe] = str(error)
-            say(f"{folder.name} failed: {error}")
         except Stopped as stopped:
             done = number - 1 - len(failures)
             raise Stopped(

@@ -52,7 +52,7 @@ KINDS = {
     "members": Kind("individual {}", "%", "scores"),
     "ratio_error": Kind("ratio-error", "1", "scores"),
     "corrupted": Kind("{}", "%", "corrupted"),
-    "active": Kind("t_a = {}", "%", "filters"),
+    "active": Kind("active (t_a = {})", "%", "filters"),
     "norm": Kind("l1 norm", "1", "filters"),
     "parameters": Kind("parameters", "M", ""),
     "multiply_adds": Kind("multiply-adds", "G", ""),
@@ -64,7 +64,7 @@ KINDS = {
 def label(score: str) -> str:
     """
     >>> label("members top1"), label("active 0.4"), label("nllc")
-    ('individual Top1', 't_a = 0.4', 'NLLc')
+    ('individual Top1', 'active (t_a = 0.4)', 'NLLc')
     """
     kind, _, rest = score.partition(" ")
     return KINDS[kind].label.format(KINDS[rest].label if rest in KINDS else rest)

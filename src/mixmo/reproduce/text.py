@@ -40,8 +40,8 @@ def markdown(report: Report, absent: Absent, command: str) -> str:
     if trained(plan.table):
         changed = "".join(f"; here {name} = {value}" for name, value in plan.settings.items())
         lines += [f"Scale {plan.scale}: {SCALES[plan.scale].summary}{changed}.", ""]
-    reduced = trained(table) and plan.scale != "paper"
-    lines += [f"At the paper's scale: {table.about}" if reduced else table.about, ""]
+    other = trained(table) and (plan.scale != "paper" or plan.settings)
+    lines += [f"In the paper: {table.about}" if other else table.about, ""]
     lines += ["A cell is ours ± spread over seeds (the paper's, ours minus the paper's); - stands for none.", ""]
     names = ["", *(["time (paper)"] if timed else []), *[heading(column) for column in table.columns]]
     lines += [_line(names), _line(["---"] * len(names))]
