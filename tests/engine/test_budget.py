@@ -43,8 +43,11 @@ def test_a_clock_that_is_set_while_training(
     assert capsys.readouterr().err.endswith("  0:00 left\n")
 
 
-def test_scoring_is_budgeted_as_it_will_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Test and held-out images, every second epoch."""
+@pytest.mark.parametrize("batch_size", [796, 398])
+def test_everything_is_budgeted_as_it_will_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    """One step an epoch, or two; test and held-out images, every second epoch."""
     paces: list[Pace] = []
 
     def fit(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -> Recipe:
@@ -56,9 +59,11 @@ def test_scoring_is_budgeted_as_it_will_be_done(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("mixmo.engine.loop.fitted", fit)
     monkeypatch.setattr(Trainer, "score", score)
+    monkeypatch.setattr(Trainer, "read_meter", lambda self: time.sleep(0.2))
     monkeypatch.setattr(Trainer, "run", lambda self, until: None)
     runtime = Runtime(device="cpu", quiet=True, minutes=1.0, score_every=2)
-    train(SMALL.replace(validation=640, batch_size=796, repetition=1), tmp_path / "run", runtime)
+    train(SMALL.replace(validation=640, batch_size=batch_size, repetition=1), tmp_path / "run", runtime)
+    assert paces[0].step >= 0.2
     assert paces[0].scoring == pytest.approx((0.36 + 0.64) / 2, abs=0.1)
 
 
