@@ -44,6 +44,17 @@ def test_one_run(runs: list[Run]) -> None:
     assert run.means["test.ensemble.top1"] == runs[0].metrics()[-1]["test"]["ensemble"]["top1"]
 
 
+@pytest.mark.parametrize(("last", "counted"), [(1, 1), (5, 1), (6, 2), (10, 2)])
+def test_epochs_that_were_not_scored_are_not_counted(runs: list[Run], tmp_path: Path, last: int, counted: int) -> None:
+    """The means of the last ten epochs, with `--score_every 5`, are of two."""
+    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    (run.path / seal.NAME).unlink()
+    lines = [line | {"epoch": 5 * (number + 1)} for number, line in enumerate(2 * runs[0].metrics())]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (found,) = analyse([run], last=last).runs
+    assert (found.epochs, found.means["epoch"]) == (counted, 20 - 2.5 * (counted - 1))
+
+
 def test_ensemble_is_its_networks(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of several networks is analysed as the runs in its folders."""
     recipe = runs[1].recipe.replace(networks=2)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixmo.analysis.dynamics import average, columns
+from mixmo.analysis.dynamics import average, columns, scored
 from mixmo.analysis.filters import Activity, activity, check_finite, core_norms, encoder_norms, separation
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network, run_logits, stack
@@ -93,7 +93,7 @@ def _analyse(
         active=[activity(norms, threshold) for threshold in thresholds],
         top1=top1(logits_MNK.mean(0), labels_N).item(),
         members_top1=[top1(logits_NK, labels_N).item() for logits_NK in logits_MNK],
-        epochs=min(last, len(table["epoch"])),
+        epochs=scored(table, last),
         means=average(table, last),
     )
 
