@@ -97,6 +97,27 @@ def test_an_ensemble_is_a_run_for_every_evaluation(
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "eval RUN --on digits",
+        "eval RUN --multiplex",
+        "predict RUN tests/samples",
+        "analyse RUN",
+        "export RUN --to FILE",
+    ],
+)
+def test_the_epoch_that_is_asked_for(
+    command: str, runs: list[Run], tmp_path: Path, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run of which only the last one was copied; which is what is taken unasked."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    path = shutil.copytree(runs[0].path, tmp_path / "run", ignore=shutil.ignore_patterns("*best*"))
+    words = command.replace("RUN", str(path)).replace("FILE", str(tmp_path / "net.pt2")).split()
+    assert "best.safetensors is missing" in said(*words, "--which", "best")
+    assert main(words) == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line each, none without its explanation."""
