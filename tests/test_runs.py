@@ -153,6 +153,10 @@ def test_the_remedy_for_a_changed_file_works(runs: list[Run], tmp_path: Path) ->
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(UserError, match=r"last-00002.* is not as it was"):
         load_network(run)
+    with (run.path / "last.safetensors.index.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match=r"last.safetensors.index.json is not as it was"):
+        load_network(run)
 
 
 def test_as_many_files_as_were_written_last(tmp_path: Path) -> None:
@@ -164,9 +168,15 @@ def test_as_many_files_as_were_written_last(tmp_path: Path) -> None:
         assert all(torch.equal(tensor, tensors[name]) for name, tensor in load_tensors(path).items())
 
 
-@pytest.mark.parametrize("name", ["../x.safetensors", "/x.safetensors", "", "..", "recipe.yaml", 5, "x\0.txt"])
-def test_an_index_that_leads_elsewhere(tmp_path: Path, name: object) -> None:
-    (tmp_path / "a.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+ELSEWHERE = ["../x.safetensors", "/x.safetensors", "", "..", "recipe.yaml", 5, "x\0.txt"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*(json.dumps({"weight_map": {"w": name}}) for name in ELSEWHERE), "{}", "[]", '{"weight_map": []}', "[" * 10**5],
+)
+def test_an_index_that_leads_elsewhere_or_nowhere(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.safetensors.index.json").write_text(text)
     with pytest.raises(UserError, match=r"a.safetensors.index.json is damaged \("):
         load_tensors(tmp_path / "a.safetensors")
 
