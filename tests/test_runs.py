@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from PIL import Image
 
@@ -182,10 +183,12 @@ def test_an_index_that_leads_elsewhere_or_nowhere(tmp_path: Path, text: str) -> 
 
 
 def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
-    for name in ("gone.safetensors", "a.safetensors"):  # the second is what the index stands for
+    for name in ("a.safetensors", "gone.safetensors"):  # the first is what the index stands for
         (tmp_path / "a.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
         with pytest.raises(UserError, match=f"{name} is missing"):
             load_tensors(tmp_path / "a.safetensors")
+    safetensors.torch.save_file({"w": torch.zeros(2)}, tmp_path / "a.safetensors")
+    assert load_tensors(tmp_path / "a.safetensors").keys() == {"w"}  # needs no index
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions")

@@ -99,7 +99,9 @@ def test_a_name_that_begins_with_a_dash(run: Run, images: Path, tmp_path: Path, 
     shutil.copy(min((images / "0").glob("*.png")), tmp_path / "-5.png")
     monkeypatch.chdir(tmp_path)
     assert main(["predict", *ON_CPU, str(run.path), "--", "-5.png"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("-5.png,")
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].startswith("-5.png,")
+    assert err == ""  # a calibrated network, and nothing skipped
 
 
 def test_sets_of_classes_with_any_name(tmp_path: Path):
@@ -153,6 +155,12 @@ def test_calibrate_on_held_out_files(runs: list[Run], images: Path, capsys: pyte
     names = ("path", "label", "probability", "entropy")
     assert [[row[name] for name in names] for row in found[0]] == [[row[name] for name in names] for row in plain]
     assert all(row["calibrated_probability"] > 0 and row["abstain"] is not None for row in found[0])
+
+
+def test_randomised_sets_are_the_same_each_time(runs: list[Run], images: Path, tmp_path: Path, capsys):
+    calibration = mixmo.calibrate(*runs[0].logits(), method="aps", randomised=True)
+    folder = mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
+    assert ask(capsys, folder, images)[0] == ask(capsys, folder, images)[0]
 
 
 def test_a_run_of_several_networks(tmp_path: Path, images: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]):
