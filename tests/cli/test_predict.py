@@ -90,7 +90,7 @@ def test_all_formats_say_the_same(run: Run, images: Path, tmp_path: Path, capsys
     for row, text in zip(by_json, by_csv, strict=True):
         assert list(row) == list(text) == list(command.COLUMNS)
         assert json.loads(text["set"]) == row["set"]
-        assert float(text["entropy"]) == pytest.approx(row["entropy"], rel=1e-5)
+        assert text["entropy"] == f"{row['entropy']:.6g}"
         assert text["abstain"] == str(row["abstain"]).lower()
     assert any(len(row["set"]) > 1 and row["set"][0] == row["label"] for row in by_json)  # the likeliest first
 
@@ -155,6 +155,9 @@ def test_calibrate_on_held_out_files(runs: list[Run], images: Path, capsys: pyte
     names = ("path", "label", "probability", "entropy")
     assert [[row[name] for name in names] for row in found[0]] == [[row[name] for name in names] for row in plain]
     assert all(row["calibrated_probability"] > 0 and row["abstain"] is not None for row in found[0])
+    given = ("--calibrate-on", images, "--level", 0.95)
+    surer = json.loads(ask(capsys, runs[0].path, images / "3", "--format", "json", *given)[0])
+    assert sum(len(row["set"]) for row in surer) > sum(len(row["set"]) for row in found[0])
 
 
 def test_randomised_sets_are_the_same_each_time(runs: list[Run], images: Path, tmp_path: Path, capsys):
@@ -190,6 +193,7 @@ def test_what_is_not_complete_has_another_name(tmp_path: Path, capsys, form: str
         with writing(form, out, {"label": "str"}) as rows:
             rows.write([{"label": "cat"}])
             assert not out.exists()
+            assert form == "parquet" or "cat" in Path(f"{out}.part").read_text()  # as they come
             raise fault
 
     with pytest.raises((KeyboardInterrupt, UserError)) as caught:
@@ -219,6 +223,16 @@ def test_a_full_standard_output_is_told(monkeypatch: pytest.MonkeyPatch):
             full.close()
 
 
+def test_a_reader_that_has_gone_is_no_fault(monkeypatch: pytest.MonkeyPatch):
+    class Gone:
+        def write(self, _: str) -> None:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    with pytest.raises(BrokenPipeError), writing("csv", None, {}) as rows:  # which ends the command with status 0
+        rows.write([{"label": "cat"}])
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Path, capsys):
     shutil.copy(min((images / "3").glob("*.png")), tmp_path / "a.png")
@@ -245,6 +259,8 @@ def test_a_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Pa
             "--level needs held-out images to fit to; give some with",
         ),
         (("PLAIN", "IMAGES", "--sets", "aps"), "--sets needs held-out images"),
+        (("SAVED", "IMAGES", "--risk", "0.1"), "--risk needs held-out images"),
+        (("BOTH", "IMAGES", "--level", "0.8"), "--level needs held-out images"),
     ],
 )
 def test_refusals(run: Run, runs: list[Run], images: Path, tmp_path: Path, capsys, arguments, message):
@@ -252,9 +268,15 @@ def test_refusals(run: Run, runs: list[Run], images: Path, tmp_path: Path, capsy
     (tmp_path / "taken.csv").write_text("mine")
     (tmp_path / "foreign" / "cat").mkdir(parents=True)
     (tmp_path / "foreign" / "cat" / "1.png").touch()
+    mixmo.save_pretrained(mixmo.load(run.path), tmp_path / "saved")
+    Run.create(tmp_path / "both", run.recipe.replace(networks=2))
+    for name in ("0", "1"):
+        (tmp_path / "both" / name).symlink_to(run.path)
     places = {
         "RUN": run.path,
         "PLAIN": runs[0].path,
+        "SAVED": tmp_path / "saved",
+        "BOTH": tmp_path / "both",
         "IMAGES": images,
         "EMPTY": tmp_path / "empty",
         "TAKEN": tmp_path / "taken.csv",
