@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +107,29 @@ def test_a_name_that_begins_with_a_dash(run: Run, images: Path, tmp_path: Path, 
 
 def test_sets_of_classes_with_any_name(tmp_path: Path):
     """A set in a CSV can be told from others, from an empty one and from none, whatever the classes are called."""
-    rows = [{"set": ["a|b", "a"]}, {"set": ["a|b|a"]}, {"set": ["a", 'b, "c"']}, {"set": []}, {"set": None}]
+    rows = [{"set": ["a|b", "a"]}, {"set": ["a|b|a"]}, {"set": ["é", 'b, "c"']}, {"set": []}, {"set": None}]
     out = tmp_path / "rows.csv"
     with writing("csv", out, {"set": "list"}) as into:
         into.write(rows)
     with out.open(newline="") as file:
         cells = [row["set"] for row in csv.DictReader(file)]
     assert [json.loads(cell) if cell else None for cell in cells] == [row["set"] for row in rows]
+    assert "é" in out.read_text(encoding="utf-8")
+    assert b"\r" not in out.read_bytes()
+
+
+def test_no_rows_are_json_too(capsys: pytest.CaptureFixture[str]):
+    with writing("json", None, {}):
+        pass
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_parquet_without_pyarrow_is_refused_before_anything_is_computed(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        UserError, match=r"--format parquet needs pyarrow; install it with pip install 'mixmo\[parquet\]'"
+    ):
+        check_out("parquet", tmp_path / "rows.parquet")
 
 
 def test_a_saved_folder_says_the_same_as_its_run(run: Run, images: Path, tmp_path: Path, capsys):
