@@ -20,7 +20,7 @@ from mixmo import UserError, seal
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.evaluation import load_network, load_test, score_runs, stack
-from mixmo.files import load_tensors, save_tensors, unwritten
+from mixmo.files import drafts, load_tensors, save_tensors, unwritten
 from mixmo.recipes import named
 from mixmo.runs import WHICH, Run, environment
 from mixmo.types import Answers
@@ -360,6 +360,39 @@ def test_tensors_in_a_folder_that_is_gone(tmp_path: Path) -> None:
         UserError, match=r"x.safetensors could not be written \(No such file or directory\).* which was removed"
     ):
         save_tensors({"a": torch.zeros(2)}, tmp_path / "gone" / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("I/O error: No space left on device (os error 28)", r"\(No space left on device\).*: free some space,"),
+        ("tensors share memory", r"\(tensors share memory\).*: check that disk,"),
+    ],
+)
+def test_what_safetensors_says_of_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise safetensors.SafetensorError(fault)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", fail)
+    with pytest.raises(UserError, match=rf"x.safetensors could not be written {said}"):
+        save_tensors({"a": torch.zeros(2)}, tmp_path / "x.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (UserError("another sentence"), "^another sentence$"),
+        (OSError(errno.ENOSPC, "No space left"), r"a cannot be written \(No space left\); make room"),
+        (unwritten(Path("b"), OSError(errno.EROFS, "Read-only")), "^b could not be written"),
+    ],
+)
+def test_what_fails_among_drafts(tmp_path: Path, fault: Exception, said: str) -> None:
+    with pytest.raises(UserError, match=said), drafts(tmp_path / "a"):
+        raise fault
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:

@@ -134,6 +134,11 @@ def test_two_sets_at_a_time_are_refused(run: str, option: str, said: Callable[..
     assert f"{option} is given twice, and one is scored at a time" in sentence
 
 
+@pytest.mark.parametrize("option", ["--source weights", "--multiplex", "--on cifar10", "--ood cifar100"])
+def test_data_are_looked_for_where_they_are_said_to_be(run: str, option: str, tmp_path: Path, said: Callable[..., str]):
+    assert f" {tmp_path}/cifar-10" in f" {said('eval', run, *option.split(), '--data', tmp_path, *ON_CPU)}"
+
+
 def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., str]):
     """Of a run of which only that epoch's logits were copied."""
     path = tmp_path / "run"

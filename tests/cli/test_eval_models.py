@@ -123,6 +123,7 @@ def test_whether_the_calibration_holds(
     assert answered.any()
     assert found["answered"]["share"] == pytest.approx(answered.double().mean().item(), abs=0.01)
     assert found["answered"]["wrong"] == pytest.approx(1 - right[answered].double().mean().item(), abs=0.01)
+    assert "calibrated" not in scored(tmp_path / "net", runs[1].path)  # it is that of one network
     assert main(["eval", str(tmp_path / "net"), *ON_CPU]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "net on digits, 360 images" in printed
@@ -142,6 +143,8 @@ def test_other_images_told_apart(
     other = f"folder:{tmp_path}@9"
     found, expected = scored(saved, "--ood", other), scored(runs[0].path, "--ood", other)
     assert (found["models"], expected["runs"]) == ([str(saved)], [str(runs[0].path)])
+    bare = shutil.copytree(runs[0].path, tmp_path / "run", ignore=shutil.ignore_patterns("logits-*"))
+    assert scored(bare, "--ood", other, "--source", "weights")["ood"] == expected["ood"]
     for name, values in expected["ood"]["detectors"].items():
         assert found["ood"]["detectors"][name] == pytest.approx(values, abs=1e-3)
     assert main(["eval", str(saved), "--ood", other, *ON_CPU]) == 0
@@ -205,11 +208,13 @@ def test_networks_that_say_too_little(
     assert says in said("eval", tmp_path / "net", "--on", files / "images" if on == "files" else on, *ON_CPU)
 
 
-def test_one_image(saved: Path, files: Path, tmp_path: Path, said: Callable[..., str]) -> None:
+def test_one_image(saved: Path, files: Path, tmp_path: Path, scored: Eval, said: Callable[..., str]) -> None:
     shutil.copytree(files / "images" / "6", tmp_path / "one" / "6")
     for extra in sorted((tmp_path / "one" / "6").iterdir())[1:]:
         extra.unlink()
     assert "has one image, and scores need two at least" in said("eval", saved, "--on", tmp_path / "one", *ON_CPU)
+    Image.new("L", (8, 8)).save(tmp_path / "one" / "6" / "more.png")
+    assert scored(saved, "--on", tmp_path / "one")["images"] == 2
 
 
 def test_a_network_that_does_not_say_what_it_was_trained_on(tmp_path: Path, said: Callable[..., str]) -> None:
