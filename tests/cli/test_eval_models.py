@@ -160,6 +160,10 @@ def test_refusals(saved: Path, files: Path, runs: list[Run], tmp_path: Path, sai
         "eval", runs[0].path, "--on", "digits", "--multiplex", *ON_CPU
     )
     assert "is given twice" in said("eval", saved, saved, *ON_CPU)
+    about = About((1, 8, 8), (0.5,), (0.5,), classes=tuple("abcdefghij"))
+    mixmo.save_pretrained(mixmo.create("wrn10_1", classes=10, channels=1), tmp_path / "letters", about=about)
+    sentence = said("eval", saved, tmp_path / "letters", "--on", "digits", *ON_CPU)
+    assert f"{tmp_path / 'letters'} knows other classes than {saved}; an ensemble needs the same" in sentence
     (files / "images" / "zebra").mkdir(exist_ok=True)
     Image.new("L", (8, 8)).save(files / "images" / "zebra" / "1.png")
     sentence = said("eval", saved, "--on", files / "images", *ON_CPU)

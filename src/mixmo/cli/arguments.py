@@ -141,6 +141,8 @@ def dashed(message: str, options: Collection[str]) -> str:
 
     >>> dashed("the following arguments are required: recipe, out", {"--out"})
     'the following arguments are required: recipe, --out'
+    >>> dashed("width: expected int, got x", {"--out"})
+    'width: expected int, got x'
     """
     what, _, names = message.partition("required: ")
     if not names:
