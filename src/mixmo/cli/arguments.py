@@ -77,7 +77,11 @@ def add_recipe(into: ArgumentParser, arguments: list[str], needed: bool = True) 
 
 
 def takes_value(word: str) -> bool:
-    """Whether the word after this one is its value."""
+    """Whether the word after this one is its value.
+
+    >>> takes_value("--width"), takes_value("--width=4"), takes_value("--resume"), takes_value("digits/vanilla")
+    (True, False, False, False)
+    """
     return word.startswith("--") and "=" not in word and word not in FLAGS
 
 
