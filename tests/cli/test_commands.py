@@ -1,16 +1,19 @@
 """The command line: what it prints, what it refuses, and with which status."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mixmo.cli import COMMANDS, main
 from mixmo.cli.list_ import KINDS
+from mixmo.cli.tables import SCORED
 from mixmo.runs import Run
 
 SMALL = ["--width", "1", "--epochs", "1", "--batch_size", "128", "--device", "cpu", "--quiet", "true"]
@@ -60,10 +63,37 @@ def test_eval_prints_the_stored_scores(run: Path, tmp_path: Path, capsys: pytest
     assert len(both["last"]["members"]) == 4
 
 
-def test_eval_table_names_every_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", str(run)]) == 0
-    text = capsys.readouterr().out
-    assert all(word in text for word in ("Top1", "Top5", "NLL", "NLLc", "ECE", "Brier", "ratio-error", "multiply-adds"))
+@pytest.mark.parametrize(("number", "who"), [(0, ["ensemble", "member 0", "member 1"]), (1, ["network"])])
+def test_eval_tables_hold_the_scores(
+    runs: list[Run], number: int, who: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = runs[number].json("scores.json")
+
+    def told(report: dict[str, Any]) -> list[list[str]]:
+        found = [report["ensemble"], *(report["members"] if len(who) > 1 else [])]
+        shares = [[f"{100 * one[name]:.2f}" for name in ("top1", "top5")] for one in found]
+        numbers = [[f"{one[name]:.4f}" for name in ("nll", "nllc", "ece", "brier")] for one in found]
+        return [[name, *first, *then] for name, first, then in zip(who, shares, numbers, strict=True)]
+
+    for words, reports in (((), ("last", "best")), (("--on", "digits"), ("last",))):
+        assert main(["eval", str(runs[number].path), *words]) == 0
+        text = capsys.readouterr().out
+        table = [cells[-7:] for line in text.splitlines() if len(cells := re.split("  +", line.strip())) >= 7]
+        assert table == [list(SCORED), *[row for which in reports for row in told(scores[which])]]
+        assert ("between members" in text) == (len(who) > 1)
+        assert ("best epoch chosen by the test set" in text) == ("best" in reports)
+        if diversity := scores["last"]["diversity"]:
+            shares = f"ratio-error {diversity['ratio_error']:.3f}, agreement {100 * diversity['agreement']:.2f} %\n"
+            assert shares in text
+        if "best" in reports:
+            assert [line.split("  ")[0] for line in text.splitlines() if line.startswith(("last ", "best ("))] == [
+                "last",
+                f"best ({scores['best_epoch']})",
+            ]
+            cost = (
+                f"{scores['parameters']:,} parameters, {scores['multiply_adds'] / 1e9:.4f} G multiply-adds a prediction"
+            )
+            assert cost in text
 
 
 def test_a_yaml_file_overrides_and_the_command_line_overrides_it(tmp_path: Path) -> None:

@@ -127,9 +127,12 @@ def test_whether_the_calibration_holds(
     assert main(["eval", str(tmp_path / "net"), *ON_CPU]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "net on digits, 360 images" in printed
-    assert f"at its temperature {calibration.temperature:.4g}: NLL" in printed
-    assert "its sets hold the true class for" in printed
-    assert "(asked for 80 % at most)" in printed
+    fitted, sets, answers = found["calibrated"], found["sets"], found["answered"]
+    nll, ece, brier = (f"{fitted[name]:.4f}" for name in ("nll", "ece", "brier"))
+    assert f"at its temperature {calibration.temperature:.4g}: NLL {nll}, ECE {ece}, Brier {brier} its sets" in printed
+    assert f"hold the true class for {100 * sets['held']:.2f} % (asked for 80 %), with {sets['size']:.2f} cl" in printed
+    assert f"it answers {100 * answers['share']:.2f} % and abstains elsewhere; of these " in printed
+    assert f"of these {100 * answers['wrong']:.2f} % are wrong (asked for 80 % at most)" in printed
 
 
 def test_other_images_told_apart(
