@@ -13,6 +13,7 @@ import mixmo
 from mixmo.about import About
 from mixmo.calibration import calibrate
 from mixmo.cli import main
+from mixmo.cli.tables import print_answers
 from mixmo.data.decode import SkippedImages
 from mixmo.runs import Run
 from mixmo.types import Dataset
@@ -133,6 +134,8 @@ def test_whether_the_calibration_holds(
     assert f"hold the true class for {100 * sets['held']:.2f} % (asked for 80 %), with {sets['size']:.2f} cl" in printed
     assert f"it answers {100 * answers['share']:.2f} % and abstains elsewhere; of these " in printed
     assert f"of these {100 * answers['wrong']:.2f} % are wrong (asked for 80 % at most)" in printed
+    print_answers(found | {"answered": {"share": 0.0, "wrong": None, "risk": 0.05}}, "net")
+    assert "it answers 0.00 % and abstains elsewhere (asked for 5 % at most)" in capsys.readouterr().out
 
 
 def test_other_images_told_apart(

@@ -472,9 +472,10 @@ def test_options_that_make_no_sense(option: dict[str, float]) -> None:
         Runtime(**option)
 
 
-def test_unknown_device(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="device 'cudaa'"):
-        train(SMALL, tmp_path / "run", Runtime(device="cudaa"))
+@pytest.mark.parametrize("device", ["cudaa", "cuda:99", "meta"])
+def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
+    with pytest.raises(UserError, match=rf"device '{device}' cannot be used here \(.+\); try cpu"):
+        train(SMALL, tmp_path / "run", Runtime(device=device))
 
 
 def test_json_of_scores_is_plain(finished: Run) -> None:
