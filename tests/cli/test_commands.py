@@ -14,6 +14,7 @@ import pytest
 from mixmo.cli import COMMANDS, main
 from mixmo.cli.list_ import KINDS
 from mixmo.cli.tables import SCORED
+from mixmo.engine.estimate import Estimate
 from mixmo.runs import Run
 
 SMALL = ["--width", "1", "--epochs", "1", "--batch_size", "128", "--device", "cpu", "--quiet", "true"]
@@ -180,6 +181,17 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "images/s" in text
     assert "batch_size: 32" in text
+
+
+def test_show_tells_the_time_of_all_networks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mixmo.cli.show_.estimate", lambda *_, **__: Estimate("CPU", 1200, 40, 0.25, 300.0))
+    for recipe, time in (("digits/de2", "10:00"), ("digits/vanilla", "5:00")):
+        assert main(["show", recipe, "--batch_size", "50", "--device", "cpu"]) == 0
+        text = capsys.readouterr().out
+        assert ("# each of 2 networks\n" in text) == (recipe == "digits/de2")
+        assert text.endswith(f"# about {time} on this CPU, evaluation not counted (200 images/s)\n")
 
 
 def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:

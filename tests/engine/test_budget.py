@@ -67,6 +67,18 @@ def test_everything_is_budgeted_as_it_will_be_done(
     assert paces[0].scoring == pytest.approx((0.36 + 0.64) / 2, abs=0.1)
 
 
+def test_networks_share_the_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(Trainer, "fit", lambda self, seconds: given.append(seconds))
+    monkeypatch.setattr(Trainer, "run", lambda self, until: None)
+    train(SMALL.replace(networks=3), tmp_path / "run", Runtime(device="cpu", minutes=30.0))
+    assert [round(seconds / 60) for seconds in given] == [10, 10, 10]
+    assert all(seconds < 600 for seconds in given)  # loading has taken some
+    assert capsys.readouterr().err == "".join(f"network {i} of 3\n" for i in (1, 2, 3))
+
+
 def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
     began = time.monotonic()
     run = train(SMALL, tmp_path / "run", Runtime(device="cpu", quiet=True, minutes=0.25))
