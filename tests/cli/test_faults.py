@@ -169,13 +169,14 @@ def test_a_second_signal_does_what_it_always_did() -> None:
     try:
         with stop_signals() as stopped:
             assert not stopped()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]
+        with stop_signals() as stopped:
             signal.raise_signal(signal.SIGTERM)
             assert stopped()
             signal.raise_signal(signal.SIGINT)
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]
     finally:
         signal.signal(signal.SIGINT, before[signal.SIGINT])
 

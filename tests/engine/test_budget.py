@@ -1,5 +1,6 @@
 """A wall-clock budget fits the schedule, and leaves no trace of how it was measured."""
 
+import copy
 import itertools
 import time
 from pathlib import Path
@@ -10,12 +11,14 @@ import torch
 from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.engine.average import EVERY, Average
-from mixmo.engine.budget import Pace, fitted
+from mixmo.engine.budget import Pace, fitted, measure
+from mixmo.engine.checkpoint import State
 from mixmo.engine.loop import Trainer
 from mixmo.engine.schedule import Schedule
 from mixmo.models import create
 from mixmo.recipes import Recipe, named
-from mixmo.types import Split
+from mixmo.runs import Run
+from mixmo.types import Dataset, Split
 
 SMALL = named("digits/cut-mixmo").replace(epochs=300, width=1, batch_size=128, warmup=3.0)
 
@@ -65,6 +68,22 @@ def test_everything_is_budgeted_as_it_will_be_done(
     train(SMALL.replace(validation=640, batch_size=batch_size, repetition=1), tmp_path / "run", runtime)
     assert paces[0].step >= 0.2
     assert paces[0].scoring == pytest.approx((0.36 + 0.64) / 2, abs=0.1)
+
+
+def test_measuring_leaves_no_trace(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mixmo.engine.budget.SECONDS", 0.0)
+    recipe = SMALL.replace(average=0.5, repetition=1)
+    runtime = Runtime(device="cpu", quiet=True)
+    trainer = Trainer(recipe, digits, Run.create(tmp_path / "run", recipe), runtime, torch.device("cpu"))
+    assert trainer.average is not None
+    nets = (trainer.net, trainer.average.net)
+    before = copy.deepcopy([net.state_dict() for net in nets])
+    measure(trainer)
+    for net, tensors in zip(nets, before, strict=True):
+        assert all(torch.equal(tensor, tensors[name]) for name, tensor in net.state_dict().items())
+    assert not any(state["momentum_buffer"].any() for state in trainer.optimizer.state.values())
+    assert not trainer.step.meter.any()
+    assert trainer.state == State()
 
 
 def test_networks_share_the_minutes(

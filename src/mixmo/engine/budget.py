@@ -52,8 +52,6 @@ def measure(trainer: "Trainer") -> Pace:
     scoring = timed(lambda: [trainer.score(split) for split in splits])
     finish = 2 * timed(lambda: [trainer.answers(split) for split in splits]) + 2 * scoring
     trainer.net.load_state_dict(kept)
-    if trainer.average:
-        trainer.average.net.load_state_dict(kept)
     for state in trainer.optimizer.state.values():
         state["momentum_buffer"].zero_()  # as good as none: the first step makes it the gradient
     trainer.step.meter.zero_()
