@@ -448,6 +448,7 @@ def test_command_without_held_out_images(runs: list[Run], tmp_path: Path, capsys
     assert main(["export", str(runs[0].path), "--to", path, "--temperature", "1.5"]) == 2
     assert "exists already" in capsys.readouterr().err
     assert main(["export", str(runs[0].path), "--to", path, "--temperature", "1.5", "--force"]) == 0
+    assert "temperature" not in capsys.readouterr().err
     assert metadata(Path(path))["temperature"] == 1.5
 
 
@@ -471,12 +472,29 @@ def test_command_states_what_a_precision_costs(
     assert about["precision"] == precision
 
 
-def test_command_without_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    about = About(SIZE, (0.3,), (0.4,), CLASSES, dataset="birds")
+@pytest.mark.parametrize(
+    ("dataset", "says"),
+    [
+        ("birds", "unknown data set 'birds'"),
+        (None, "saved does not say what it was trained on; give the run directory"),
+    ],
+)
+def test_command_without_training_images(
+    dataset: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = About(SIZE, (0.3,), (0.4,), CLASSES, dataset=dataset)
     folder = mixmo.save_pretrained(network(), tmp_path / "saved", about=about)
     assert main(["export", str(folder), "--to", str(tmp_path / "a.onnx"), "--precision", "int8"]) == 2
-    assert "unknown data set 'birds'" in (said := capsys.readouterr().err)
+    assert says in (said := capsys.readouterr().err)
     assert "from Python, mixmo.export(..., calibration=images) takes any" in said
+
+
+def test_command_without_a_word_on_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = mixmo.save_pretrained(network(), tmp_path / "saved")
+    assert main(["export", str(folder), "--to", str(tmp_path / "a.pt2")]) == 2
+    said = f"mixmo: {folder} does not say how its images are prepared; export it with mixmo.export instead\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "a.pt2").exists()
 
 
 def test_command_does_not_measure_other_classes(runs: list[Run], tmp_path: Path, capsys) -> None:

@@ -63,3 +63,27 @@ def test_images(tmp_path: Path) -> None:
 def test_weights() -> None:
     assert memory.weights(nn.Linear(3, 2)) == 4 * (3 * 2 + 2)
     assert memory.weights(nn.Linear(3, 2).to(torch.bfloat16)) == 2 * (3 * 2 + 2)
+
+
+@pytest.mark.parametrize(("limit", "total"), [(None, 10**18), ("max", 10**18), ("1000", 1000), (str(10**19), 10**18)])
+def test_the_limit_of_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, total: int
+) -> None:
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
+    monkeypatch.setattr(memory, "_physical", lambda: 10**18)
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text("300\n")
+    assert memory.total(torch.device("cpu")) == total
+    if limit == "1000":
+        assert memory.free() == 700
+    elif Path("/proc/meminfo").exists():
+        found = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        assert memory.free() == pytest.approx(1024 * int(found["MemAvailable"].split()[0]), rel=0.5)
+
+
+def test_what_just_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "total", lambda _: 10**9)
+    memory.check(10**9, torch.device("cpu"), "images", "take fewer")
+    with pytest.raises(mixmo.UserError, match="images need 1 GB, and there are 1 GB of memory; take fewer"):
+        memory.check(10**9 + 1, torch.device("cpu"), "images", "take fewer")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from PIL import Image
 
@@ -19,7 +20,7 @@ from mixmo import UserError, seal
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.evaluation import load_network, load_test, score_runs, stack
-from mixmo.files import load_tensors, save_tensors, unwritten
+from mixmo.files import drafts, load_tensors, save_tensors, unwritten
 from mixmo.recipes import named
 from mixmo.runs import WHICH, Run, environment
 from mixmo.types import Answers
@@ -153,6 +154,10 @@ def test_the_remedy_for_a_changed_file_works(runs: list[Run], tmp_path: Path) ->
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(UserError, match=r"last-00002.* is not as it was"):
         load_network(run)
+    with (run.path / "last.safetensors.index.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match=r"last.safetensors.index.json is not as it was"):
+        load_network(run)
 
 
 def test_as_many_files_as_were_written_last(tmp_path: Path) -> None:
@@ -164,18 +169,26 @@ def test_as_many_files_as_were_written_last(tmp_path: Path) -> None:
         assert all(torch.equal(tensor, tensors[name]) for name, tensor in load_tensors(path).items())
 
 
-@pytest.mark.parametrize("name", ["../x.safetensors", "/x.safetensors", "", "..", "recipe.yaml", 5, "x\0.txt"])
-def test_an_index_that_leads_elsewhere(tmp_path: Path, name: object) -> None:
-    (tmp_path / "a.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+ELSEWHERE = ["../x.safetensors", "/x.safetensors", "", "..", "recipe.yaml", 5, "x\0.txt"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*(json.dumps({"weight_map": {"w": name}}) for name in ELSEWHERE), "{}", "[]", '{"weight_map": []}', "[" * 10**5],
+)
+def test_an_index_that_leads_elsewhere_or_nowhere(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.safetensors.index.json").write_text(text)
     with pytest.raises(UserError, match=r"a.safetensors.index.json is damaged \("):
         load_tensors(tmp_path / "a.safetensors")
 
 
 def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
-    for name in ("gone.safetensors", "a.safetensors"):  # the second is what the index stands for
+    for name in ("a.safetensors", "gone.safetensors"):  # the first is what the index stands for
         (tmp_path / "a.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
         with pytest.raises(UserError, match=f"{name} is missing"):
             load_tensors(tmp_path / "a.safetensors")
+    safetensors.torch.save_file({"w": torch.zeros(2)}, tmp_path / "a.safetensors")
+    assert load_tensors(tmp_path / "a.safetensors").keys() == {"w"}  # needs no index
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions")
@@ -323,10 +336,11 @@ def test_one_claim_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 pass
         assert lock.exists()
     assert not lock.exists()
-    # Another process ends, and a third one begins, between our opening the file and locking it.
-    monkeypatch.setattr(fcntl, "flock", lambda *_: (lock.unlink(), lock.touch()))
-    with pytest.raises(UserError, match="another process is training"), run.claimed():
-        pass
+    # Another process ends, and a third one begins or not, between our opening the file and locking it.
+    for meanwhile in (lambda *_: lock.unlink(), lambda *_: (lock.unlink(), lock.touch())):
+        monkeypatch.setattr(fcntl, "flock", meanwhile)
+        with pytest.raises(UserError, match="another process is training"), run.claimed():
+            pass
     assert lock.exists()
 
 
@@ -371,6 +385,39 @@ def test_tensors_in_a_folder_that_is_gone(tmp_path: Path) -> None:
         UserError, match=r"x.safetensors could not be written \(No such file or directory\).* which was removed"
     ):
         save_tensors({"a": torch.zeros(2)}, tmp_path / "gone" / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("I/O error: No space left on device (os error 28)", r"\(No space left on device\).*: free some space,"),
+        ("tensors share memory", r"\(tensors share memory\).*: check that disk,"),
+    ],
+)
+def test_what_safetensors_says_of_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise safetensors.SafetensorError(fault)
+
+    monkeypatch.setattr(safetensors.torch, "save_file", fail)
+    with pytest.raises(UserError, match=rf"x.safetensors could not be written {said}"):
+        save_tensors({"a": torch.zeros(2)}, tmp_path / "x.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (UserError("another sentence"), "^another sentence$"),
+        (OSError(errno.ENOSPC, "No space left"), r"a cannot be written \(No space left\); make room"),
+        (unwritten(Path("b"), OSError(errno.EROFS, "Read-only")), "^b could not be written"),
+    ],
+)
+def test_what_fails_among_drafts(tmp_path: Path, fault: Exception, said: str) -> None:
+    with pytest.raises(UserError, match=said), drafts(tmp_path / "a"):
+        raise fault
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:

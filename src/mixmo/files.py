@@ -41,8 +41,8 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise unwritten(path, error) from error
     finally:
-        with suppress(OSError):  # of a disk that refuses that too: what went wrong first is what to say
-            temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it has its place, or the disk refuses that too: what failed first is what to say
+            temporary.unlink()
 
 
 def unwritten(path: Path, error: OSError) -> UserError:

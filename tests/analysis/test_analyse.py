@@ -34,14 +34,32 @@ def test_against_the_stored_logits(runs: list[Run]) -> None:
     assert found.predictors == [f"{runs[0].path}:0", f"{runs[0].path}:1", f"{runs[1].path}:0"]
 
 
-def test_one_run(runs: list[Run]) -> None:
-    (run,) = analyse(runs[:1], "best", thresholds=[0.3], last=1).runs
-    net = load_network(runs[0], "best")
-    torch.testing.assert_close(torch.tensor(run.encoders), encoder_norms(net))
+def test_one_run(runs: list[Run], tmp_path: Path) -> None:
+    """Of the epoch that is asked for: the encoders of the best one are twice those of the last."""
+    copy = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    (copy.path / seal.NAME).unlink()
+    tensors = load_tensors(copy.path / "last.safetensors")
+    best = {name: 2 * tensor if name.startswith("encoders") else tensor for name, tensor in tensors.items()}
+    save_tensors(best, copy.path / "best.safetensors")
+    (run,) = analyse([copy], "best", thresholds=[0.3], last=1).runs
+    torch.testing.assert_close(torch.tensor(run.encoders), 2 * encoder_norms(load_network(runs[0], "last")))
     assert [active.threshold for active in run.active] == [0.3]
     assert len(run.active[0].layers) == 6  # WRN-10: three stages of one block
     assert run.epochs == 1
     assert run.means["test.ensemble.top1"] == runs[0].metrics()[-1]["test"]["ensemble"]["top1"]
+
+
+@pytest.mark.parametrize(("options", "counted"), [({"last": 5}, 1), ({"last": 6}, 2), ({}, 2)])
+def test_epochs_that_were_not_scored_are_not_counted(
+    runs: list[Run], tmp_path: Path, options: dict[str, int], counted: int
+) -> None:
+    """The means of the last ten epochs, with `--score_every 5`, are of two."""
+    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    (run.path / seal.NAME).unlink()
+    lines = [line | {"epoch": 5 * (number + 1)} for number, line in enumerate(2 * runs[0].metrics())]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (found,) = analyse([run], **options).runs
+    assert (found.epochs, found.means["epoch"]) == (counted, 20 - 2.5 * (counted - 1))
 
 
 def test_ensemble_is_its_networks(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

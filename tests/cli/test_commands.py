@@ -1,16 +1,20 @@
 """The command line: what it prints, what it refuses, and with which status."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mixmo.cli import COMMANDS, main
 from mixmo.cli.list_ import KINDS
+from mixmo.cli.tables import SCORED
+from mixmo.engine.estimate import Estimate
 from mixmo.runs import Run
 
 SMALL = ["--width", "1", "--epochs", "1", "--batch_size", "128", "--device", "cpu", "--quiet", "true"]
@@ -31,7 +35,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_of_a_recipe_has_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     for recipe, epochs in (("digits/cut-mixmo", 30), ("tiny-imagenet/vanilla", 1200), ("no/such", 300)):
-        assert main(["train", recipe, "--help"]) == 0
+        assert main(["train", recipe, "--help" if epochs == 30 else "-h"]) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert f"Passes over the training set. (type: int, default: {epochs})" in said
 
@@ -39,7 +43,9 @@ def test_help_of_a_recipe_has_its_own_defaults(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
-    assert f"mixmo {command}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"mixmo {command}" in text
+    assert not any(word in text for word in ("| null", ": null", "<class", "Literal", "--print_config"))
 
 
 def test_module_and_version() -> None:
@@ -58,10 +64,37 @@ def test_eval_prints_the_stored_scores(run: Path, tmp_path: Path, capsys: pytest
     assert len(both["last"]["members"]) == 4
 
 
-def test_eval_table_names_every_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", str(run)]) == 0
-    text = capsys.readouterr().out
-    assert all(word in text for word in ("Top1", "Top5", "NLL", "NLLc", "ECE", "Brier", "ratio-error", "multiply-adds"))
+@pytest.mark.parametrize(("number", "who"), [(0, ["ensemble", "member 0", "member 1"]), (1, ["network"])])
+def test_eval_tables_hold_the_scores(
+    runs: list[Run], number: int, who: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = runs[number].json("scores.json")
+
+    def told(report: dict[str, Any]) -> list[list[str]]:
+        found = [report["ensemble"], *(report["members"] if len(who) > 1 else [])]
+        shares = [[f"{100 * one[name]:.2f}" for name in ("top1", "top5")] for one in found]
+        numbers = [[f"{one[name]:.4f}" for name in ("nll", "nllc", "ece", "brier")] for one in found]
+        return [[name, *first, *then] for name, first, then in zip(who, shares, numbers, strict=True)]
+
+    for words, reports in (((), ("last", "best")), (("--on", "digits"), ("last",))):
+        assert main(["eval", str(runs[number].path), *words]) == 0
+        text = capsys.readouterr().out
+        table = [cells[-7:] for line in text.splitlines() if len(cells := re.split("  +", line.strip())) >= 7]
+        assert table == [list(SCORED), *[row for which in reports for row in told(scores[which])]]
+        assert ("between members" in text) == (len(who) > 1)
+        assert ("best epoch chosen by the test set" in text) == ("best" in reports)
+        if diversity := scores["last"]["diversity"]:
+            shares = f"ratio-error {diversity['ratio_error']:.3f}, agreement {100 * diversity['agreement']:.2f} %\n"
+            assert shares in text
+        if "best" in reports:
+            assert [line.split("  ")[0] for line in text.splitlines() if line.startswith(("last ", "best ("))] == [
+                "last",
+                f"best ({scores['best_epoch']})",
+            ]
+            cost = (
+                f"{scores['parameters']:,} parameters, {scores['multiply_adds'] / 1e9:.4f} G multiply-adds a prediction"
+            )
+            assert cost in text
 
 
 def test_a_yaml_file_overrides_and_the_command_line_overrides_it(tmp_path: Path) -> None:
@@ -97,6 +130,36 @@ def test_an_ensemble_is_a_run_for_every_evaluation(
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "eval RUN --on digits",
+        "eval RUN --multiplex",
+        "predict RUN tests/samples",
+        "analyse RUN",
+        "export RUN --to FILE",
+    ],
+)
+def test_the_epoch_that_is_asked_for(
+    command: str, runs: list[Run], tmp_path: Path, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run of which only the last one was copied; which is what is taken unasked."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    path = shutil.copytree(runs[0].path, tmp_path / "run", ignore=shutil.ignore_patterns("*best*"))
+    words = command.replace("RUN", str(path)).replace("FILE", str(tmp_path / "net.pt2")).split()
+    assert "best.safetensors is missing" in said(*words, "--which", "best")
+    assert main(words) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["eval RUN", "predict RUN tests/samples", "analyse RUN", "reproduce --list", "data corrupt cifar10 --to FOLDER"],
+)
+def test_a_device_that_is_not_there(command: str, runs: list[Run], tmp_path: Path, said: Callable[..., str]) -> None:
+    words = command.replace("RUN", str(runs[0].path)).replace("FOLDER", str(tmp_path)).split()
+    assert "device 'cudaa' cannot be used here" in said(*words, "--device", "cudaa")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line each, none without its explanation."""
@@ -120,6 +183,17 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "batch_size: 32" in text
 
 
+def test_show_tells_the_time_of_all_networks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mixmo.cli.show_.estimate", lambda *_, **__: Estimate("CPU", 1200, 40, 0.25, 300.0))
+    for recipe, time in (("digits/de2", "10:00"), ("digits/vanilla", "5:00")):
+        assert main(["show", recipe, "--batch_size", "50", "--device", "cpu"]) == 0
+        text = capsys.readouterr().out
+        assert ("# each of 2 networks\n" in text) == (recipe == "digits/de2")
+        assert text.endswith(f"# about {time} on this CPU, evaluation not counted (200 images/s)\n")
+
+
 def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
     out = ["--out", str(tmp_path / "never")]
     train = ["train", "digits/cut-mixmo"]
@@ -127,6 +201,7 @@ def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
     (tmp_path / "wrong.yaml").write_text("width: wide\n")
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "broken.yaml").write_text("width: [\n")
+    (tmp_path / "bytes.yaml").write_bytes(b"width: \xff\n")
     cases = [
         (["trian"], "did you mean 'train'"),
         (["train", "digits/cutmixmo", *out], "did you mean 'digits/cut-mixmo'"),
@@ -138,6 +213,7 @@ def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
         ([*train, "--config", str(tmp_path / "wrong.yaml"), *out], "width"),
         ([*train, "--config", str(tmp_path / "list.yaml"), *out], "holds no fields"),
         ([*train, "--config", str(tmp_path / "broken.yaml"), *out], "broken.yaml cannot be read"),
+        ([*train, f"--config={tmp_path / 'bytes.yaml'}", *out], "bytes.yaml cannot be read: 'utf-8' codec"),
         ([*train, "--config", str(tmp_path / "absent.yaml"), *out], "absent.yaml cannot be read: No such file"),
         ([*train], "out"),
         (["train"], "recipe"),

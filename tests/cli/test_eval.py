@@ -74,12 +74,13 @@ def test_corruptions_as_json_and_as_a_table(run: str, corrupted: Path, capsys: p
     rows = {line.split("  ")[0]: line.split() for line in text.splitlines() if "  " in line}
     fog = found["corruptions"]["fog"]
     assert rows["fog"][1:3] == [f"{100 * fog[severity]['top1']:.2f}" for severity in ("2", "4")]
-    pooled = found["pooled"]
-    assert rows["all of them, pooled"][-3:] == [
-        f"{100 * pooled['top1']:.2f}",
-        f"{100 * pooled['top5']:.2f}",
-        f"{pooled['nll']:.4f}",
-    ]
+    means = {key: (fog["2"][key] + fog["4"][key]) / 2 for key in ("top1", "top5", "nll")}
+    told = {"fog": means, "all of them, pooled": found["pooled"], "clean test set": found["clean"]}
+    for name, three in told.items():
+        assert rows[name][-3:] == [f"{100 * three['top1']:.2f}", f"{100 * three['top5']:.2f}", f"{three['nll']:.4f}"]
+    title, head = text.splitlines()[:2]
+    assert title == f"{run} on {corrupted}"
+    assert " ".join(head.split()) == "Top1 % at severity 2 4 mean Top5 % NLL"
     assert f"mean corruption error over the 15 common corruptions (unnormalised): {100 * found['mce']:.2f} %" in text
     assert "best epoch, 6 images a severity, severities 2, 4; no temperature" in text
 
@@ -125,6 +126,7 @@ def test_ood_as_json_and_as_a_table(run: str, other: str, capsys: pytest.Capture
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
     for name, values in found["detectors"].items():
         assert rows[name] == [f"{100 * values[key]:.2f}" for key in ("auroc", "aupr", "fpr95")]
+    assert text.startswith(f"{run}: {other} told from cifar10\n")
     assert "last epoch, 6 images from inside and 2 from outside, the positives" in text
 
 
@@ -157,6 +159,19 @@ def test_a_run_given_twice_is_refused_whatever_is_scored(run: str, option: list[
 def test_two_sets_at_a_time_are_refused(run: str, option: str, said: Callable[..., str]):
     sentence = said("eval", run, option, "here", f"{option}=there", *ON_CPU)
     assert f"{option} is given twice, and one is scored at a time" in sentence
+
+
+@pytest.mark.parametrize("option", ["--source weights", "--multiplex", "--on cifar10", "--ood cifar100"])
+def test_data_are_looked_for_where_they_are_said_to_be(run: str, option: str, tmp_path: Path, said: Callable[..., str]):
+    assert f" {tmp_path}/cifar-10" in f" {said('eval', run, *option.split(), '--data', tmp_path, *ON_CPU)}"
+
+
+@pytest.mark.parametrize("by", ["test", "validation"])
+def test_how_the_best_epoch_was_chosen(run: str, by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = Path(shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("SHA256SUMS"))) / "scores.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"best_by": by}))
+    assert main(["eval", str(path.parent)]) == 0
+    assert ("best epoch chosen by the test set" in capsys.readouterr().out) == (by == "test")
 
 
 def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., str]):

@@ -13,6 +13,7 @@ import mixmo
 from mixmo.about import About
 from mixmo.calibration import calibrate
 from mixmo.cli import main
+from mixmo.cli.tables import print_answers
 from mixmo.data.decode import SkippedImages
 from mixmo.runs import Run
 from mixmo.types import Dataset
@@ -123,12 +124,18 @@ def test_whether_the_calibration_holds(
     assert answered.any()
     assert found["answered"]["share"] == pytest.approx(answered.double().mean().item(), abs=0.01)
     assert found["answered"]["wrong"] == pytest.approx(1 - right[answered].double().mean().item(), abs=0.01)
+    assert "calibrated" not in scored(tmp_path / "net", runs[1].path)  # it is that of one network
     assert main(["eval", str(tmp_path / "net"), *ON_CPU]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "net on digits, 360 images" in printed
-    assert f"at its temperature {calibration.temperature:.4g}: NLL" in printed
-    assert "its sets hold the true class for" in printed
-    assert "(asked for 80 % at most)" in printed
+    fitted, sets, answers = found["calibrated"], found["sets"], found["answered"]
+    nll, ece, brier = (f"{fitted[name]:.4f}" for name in ("nll", "ece", "brier"))
+    assert f"at its temperature {calibration.temperature:.4g}: NLL {nll}, ECE {ece}, Brier {brier} its sets" in printed
+    assert f"hold the true class for {100 * sets['held']:.2f} % (asked for 80 %), with {sets['size']:.2f} cl" in printed
+    assert f"it answers {100 * answers['share']:.2f} % and abstains elsewhere; of these " in printed
+    assert f"of these {100 * answers['wrong']:.2f} % are wrong (asked for 80 % at most)" in printed
+    print_answers(found | {"answered": {"share": 0.0, "wrong": None, "risk": 0.05}}, "net")
+    assert "it answers 0.00 % and abstains elsewhere (asked for 5 % at most)" in capsys.readouterr().out
 
 
 def test_other_images_told_apart(
@@ -142,6 +149,8 @@ def test_other_images_told_apart(
     other = f"folder:{tmp_path}@9"
     found, expected = scored(saved, "--ood", other), scored(runs[0].path, "--ood", other)
     assert (found["models"], expected["runs"]) == ([str(saved)], [str(runs[0].path)])
+    bare = shutil.copytree(runs[0].path, tmp_path / "run", ignore=shutil.ignore_patterns("logits-*"))
+    assert scored(bare, "--ood", other, "--source", "weights")["ood"] == expected["ood"]
     for name, values in expected["ood"]["detectors"].items():
         assert found["ood"]["detectors"][name] == pytest.approx(values, abs=1e-3)
     assert main(["eval", str(saved), "--ood", other, *ON_CPU]) == 0
@@ -156,6 +165,10 @@ def test_refusals(saved: Path, files: Path, runs: list[Run], tmp_path: Path, sai
         "eval", runs[0].path, "--on", "digits", "--multiplex", *ON_CPU
     )
     assert "is given twice" in said("eval", saved, saved, *ON_CPU)
+    about = About((1, 8, 8), (0.5,), (0.5,), classes=tuple("abcdefghij"))
+    mixmo.save_pretrained(mixmo.create("wrn10_1", classes=10, channels=1), tmp_path / "letters", about=about)
+    sentence = said("eval", saved, tmp_path / "letters", "--on", "digits", *ON_CPU)
+    assert f"{tmp_path / 'letters'} knows other classes than {saved}; an ensemble needs the same" in sentence
     (files / "images" / "zebra").mkdir(exist_ok=True)
     Image.new("L", (8, 8)).save(files / "images" / "zebra" / "1.png")
     sentence = said("eval", saved, "--on", files / "images", *ON_CPU)
@@ -204,11 +217,13 @@ def test_networks_that_say_too_little(
     assert says in said("eval", tmp_path / "net", "--on", files / "images" if on == "files" else on, *ON_CPU)
 
 
-def test_one_image(saved: Path, files: Path, tmp_path: Path, said: Callable[..., str]) -> None:
+def test_one_image(saved: Path, files: Path, tmp_path: Path, scored: Eval, said: Callable[..., str]) -> None:
     shutil.copytree(files / "images" / "6", tmp_path / "one" / "6")
     for extra in sorted((tmp_path / "one" / "6").iterdir())[1:]:
         extra.unlink()
     assert "has one image, and scores need two at least" in said("eval", saved, "--on", tmp_path / "one", *ON_CPU)
+    Image.new("L", (8, 8)).save(tmp_path / "one" / "6" / "more.png")
+    assert scored(saved, "--on", tmp_path / "one")["images"] == 2
 
 
 def test_a_network_that_does_not_say_what_it_was_trained_on(tmp_path: Path, said: Callable[..., str]) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,34 @@ def test_a_closed_terminal_stops_a_training_unless_under_nohup() -> None:
             assert not stopped()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_signal_does_what_it_always_did() -> None:
+    """Each of its own; and so does the first one after the training."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has it ignored
+    try:
+        with stop_signals() as stopped:
+            assert not stopped()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]
+        with stop_signals() as stopped:
+            signal.raise_signal(signal.SIGTERM)
+            assert stopped()
+            signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
+
+
+def test_signals_are_left_to_the_owner_of_the_main_thread() -> None:
+    def inside() -> bool:
+        with stop_signals() as stopped:
+            return stopped()
+
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(inside).result() is False
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(5, "Input/output error")])

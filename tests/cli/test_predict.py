@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_all_formats_say_the_same(run: Run, images: Path, tmp_path: Path, capsys
     for row, text in zip(by_json, by_csv, strict=True):
         assert list(row) == list(text) == list(command.COLUMNS)
         assert json.loads(text["set"]) == row["set"]
-        assert float(text["entropy"]) == pytest.approx(row["entropy"], rel=1e-5)
+        assert text["entropy"] == f"{row['entropy']:.6g}"
         assert text["abstain"] == str(row["abstain"]).lower()
     assert any(len(row["set"]) > 1 and row["set"][0] == row["label"] for row in by_json)  # the likeliest first
 
@@ -99,18 +100,36 @@ def test_a_name_that_begins_with_a_dash(run: Run, images: Path, tmp_path: Path, 
     shutil.copy(min((images / "0").glob("*.png")), tmp_path / "-5.png")
     monkeypatch.chdir(tmp_path)
     assert main(["predict", *ON_CPU, str(run.path), "--", "-5.png"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("-5.png,")
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].startswith("-5.png,")
+    assert err == ""  # a calibrated network, and nothing skipped
 
 
 def test_sets_of_classes_with_any_name(tmp_path: Path):
     """A set in a CSV can be told from others, from an empty one and from none, whatever the classes are called."""
-    rows = [{"set": ["a|b", "a"]}, {"set": ["a|b|a"]}, {"set": ["a", 'b, "c"']}, {"set": []}, {"set": None}]
+    rows = [{"set": ["a|b", "a"]}, {"set": ["a|b|a"]}, {"set": ["é", 'b, "c"']}, {"set": []}, {"set": None}]
     out = tmp_path / "rows.csv"
     with writing("csv", out, {"set": "list"}) as into:
         into.write(rows)
     with out.open(newline="") as file:
         cells = [row["set"] for row in csv.DictReader(file)]
     assert [json.loads(cell) if cell else None for cell in cells] == [row["set"] for row in rows]
+    assert "é" in out.read_text(encoding="utf-8")
+    assert b"\r" not in out.read_bytes()
+
+
+def test_no_rows_are_json_too(capsys: pytest.CaptureFixture[str]):
+    with writing("json", None, {}):
+        pass
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_parquet_without_pyarrow_is_refused_before_anything_is_computed(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        UserError, match=r"--format parquet needs pyarrow; install it with pip install 'mixmo\[parquet\]'"
+    ):
+        check_out("parquet", tmp_path / "rows.parquet")
 
 
 def test_a_saved_folder_says_the_same_as_its_run(run: Run, images: Path, tmp_path: Path, capsys):
@@ -153,6 +172,15 @@ def test_calibrate_on_held_out_files(runs: list[Run], images: Path, capsys: pyte
     names = ("path", "label", "probability", "entropy")
     assert [[row[name] for name in names] for row in found[0]] == [[row[name] for name in names] for row in plain]
     assert all(row["calibrated_probability"] > 0 and row["abstain"] is not None for row in found[0])
+    given = ("--calibrate-on", images, "--level", 0.95)
+    surer = json.loads(ask(capsys, runs[0].path, images / "3", "--format", "json", *given)[0])
+    assert sum(len(row["set"]) for row in surer) > sum(len(row["set"]) for row in found[0])
+
+
+def test_randomised_sets_are_the_same_each_time(runs: list[Run], images: Path, tmp_path: Path, capsys):
+    calibration = mixmo.calibrate(*runs[0].logits(), method="aps", randomised=True)
+    folder = mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
+    assert ask(capsys, folder, images)[0] == ask(capsys, folder, images)[0]
 
 
 def test_a_run_of_several_networks(tmp_path: Path, images: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]):
@@ -182,6 +210,7 @@ def test_what_is_not_complete_has_another_name(tmp_path: Path, capsys, form: str
         with writing(form, out, {"label": "str"}) as rows:
             rows.write([{"label": "cat"}])
             assert not out.exists()
+            assert form == "parquet" or "cat" in Path(f"{out}.part").read_text()  # as they come
             raise fault
 
     with pytest.raises((KeyboardInterrupt, UserError)) as caught:
@@ -211,6 +240,16 @@ def test_a_full_standard_output_is_told(monkeypatch: pytest.MonkeyPatch):
             full.close()
 
 
+def test_a_reader_that_has_gone_is_no_fault(monkeypatch: pytest.MonkeyPatch):
+    class Gone:
+        def write(self, _: str) -> None:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    with pytest.raises(BrokenPipeError), writing("csv", None, {}) as rows:  # which ends the command with status 0
+        rows.write([{"label": "cat"}])
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Path, capsys):
     shutil.copy(min((images / "3").glob("*.png")), tmp_path / "a.png")
@@ -237,6 +276,8 @@ def test_a_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Pa
             "--level needs held-out images to fit to; give some with",
         ),
         (("PLAIN", "IMAGES", "--sets", "aps"), "--sets needs held-out images"),
+        (("SAVED", "IMAGES", "--risk", "0.1"), "--risk needs held-out images"),
+        (("BOTH", "IMAGES", "--level", "0.8"), "--level needs held-out images"),
     ],
 )
 def test_refusals(run: Run, runs: list[Run], images: Path, tmp_path: Path, capsys, arguments, message):
@@ -244,9 +285,15 @@ def test_refusals(run: Run, runs: list[Run], images: Path, tmp_path: Path, capsy
     (tmp_path / "taken.csv").write_text("mine")
     (tmp_path / "foreign" / "cat").mkdir(parents=True)
     (tmp_path / "foreign" / "cat" / "1.png").touch()
+    mixmo.save_pretrained(mixmo.load(run.path), tmp_path / "saved")
+    Run.create(tmp_path / "both", run.recipe.replace(networks=2))
+    for name in ("0", "1"):
+        (tmp_path / "both" / name).symlink_to(run.path)
     places = {
         "RUN": run.path,
         "PLAIN": runs[0].path,
+        "SAVED": tmp_path / "saved",
+        "BOTH": tmp_path / "both",
         "IMAGES": images,
         "EMPTY": tmp_path / "empty",
         "TAKEN": tmp_path / "taken.csv",

@@ -47,6 +47,7 @@ def test_the_command_ends_with_a_line(interrupted: dict[str, str], tmp_path: Pat
     script.write_text("from mixmo.cli import main\nmain()\n")
     for arguments in (["-m", "mixmo", "list"], [str(script), "list"]):
         assert ended(interrupted, *arguments) == (130, "mixmo: interrupted\n")
+    assert ended({**interrupted, "RANK": "1"}, "-m", "mixmo", "list") == (130, "")  # one of several processes speaks
 
 
 def test_a_program_that_imports_the_package_sees_what_it_always_did(interrupted: dict[str, str]):
@@ -60,5 +61,7 @@ def test_the_command_ends_alike_later(monkeypatch: pytest.MonkeyPatch, capsys: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mixmo.cli.run", interrupt)
-    assert main(["list"]) == 130
-    assert capsys.readouterr().err == "mixmo: interrupted\n"
+    for rank, said in (("0", "mixmo: interrupted\n"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["list"]) == 130
+        assert capsys.readouterr().err == said

@@ -7,6 +7,7 @@ from torch import Tensor
 from mixmo import memory
 from mixmo.engine.batch import Draws
 from mixmo.engine.bed import Bed, random_dataset
+from mixmo.engine.estimate import Estimate, estimate
 from mixmo.engine.step import Graph
 from mixmo.errors import UserError
 from mixmo.recipes import Recipe, named
@@ -74,6 +75,25 @@ def test_warm_up_lasts_until_a_graph_would_be_recorded(monkeypatch: pytest.Monke
     monkeypatch.setattr("mixmo.engine.bed.time.perf_counter", lambda: next(clock))
     assert made.warm_up() == 2.5
     assert len(seen) == Graph.WARMUP + 1
+
+
+@pytest.mark.parametrize(("each", "measured"), [(0.5, 20), (2.0, 10)])
+def test_an_estimate_is_of_the_steps_after_the_warm_up(
+    monkeypatch: pytest.MonkeyPatch, each: float, measured: int
+) -> None:
+    """As many as there are in twenty seconds, and no more than twenty."""
+    now, steps = 0.0, 0
+
+    def next_step(_: Bed) -> None:
+        nonlocal now, steps
+        now, steps = now + (each if steps else 100.0), steps + 1
+
+    monkeypatch.setattr(Bed, "next_step", next_step)
+    monkeypatch.setattr("mixmo.engine.estimate.time.monotonic", lambda: now)
+    recipe = TINY.replace(epochs=3, validation=6)  # 16 images are left: 4 steps
+    assert estimate(recipe, FACTS, CPU) == Estimate("CPU", 12, 4, each, 12 * each)
+    assert steps == 1 + measured
+    assert estimate(recipe, FACTS, CPU, measure=False) == Estimate("CPU", 12, 4, 0.0, None)
 
 
 def test_a_step_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

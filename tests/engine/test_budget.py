@@ -1,5 +1,6 @@
 """A wall-clock budget fits the schedule, and leaves no trace of how it was measured."""
 
+import copy
 import itertools
 import time
 from pathlib import Path
@@ -10,12 +11,14 @@ import torch
 from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.engine.average import EVERY, Average
-from mixmo.engine.budget import Pace, fitted
+from mixmo.engine.budget import Pace, fitted, measure
+from mixmo.engine.checkpoint import State
 from mixmo.engine.loop import Trainer
 from mixmo.engine.schedule import Schedule
 from mixmo.models import create
 from mixmo.recipes import Recipe, named
-from mixmo.types import Split
+from mixmo.runs import Run
+from mixmo.types import Dataset, Split
 
 SMALL = named("digits/cut-mixmo").replace(epochs=300, width=1, batch_size=128, warmup=3.0)
 
@@ -43,8 +46,11 @@ def test_a_clock_that_is_set_while_training(
     assert capsys.readouterr().err.endswith("  0:00 left\n")
 
 
-def test_scoring_is_budgeted_as_it_will_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Test and held-out images, every second epoch."""
+@pytest.mark.parametrize("batch_size", [796, 398])
+def test_everything_is_budgeted_as_it_will_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    """One step an epoch, or two; test and held-out images, every second epoch."""
     paces: list[Pace] = []
 
     def fit(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -> Recipe:
@@ -56,10 +62,40 @@ def test_scoring_is_budgeted_as_it_will_be_done(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("mixmo.engine.loop.fitted", fit)
     monkeypatch.setattr(Trainer, "score", score)
+    monkeypatch.setattr(Trainer, "read_meter", lambda self: time.sleep(0.2))
     monkeypatch.setattr(Trainer, "run", lambda self, until: None)
     runtime = Runtime(device="cpu", quiet=True, minutes=1.0, score_every=2)
-    train(SMALL.replace(validation=640, batch_size=796, repetition=1), tmp_path / "run", runtime)
+    train(SMALL.replace(validation=640, batch_size=batch_size, repetition=1), tmp_path / "run", runtime)
+    assert paces[0].step >= 0.2
     assert paces[0].scoring == pytest.approx((0.36 + 0.64) / 2, abs=0.1)
+
+
+def test_measuring_leaves_no_trace(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mixmo.engine.budget.SECONDS", 0.0)
+    recipe = SMALL.replace(average=0.5, repetition=1)
+    runtime = Runtime(device="cpu", quiet=True)
+    trainer = Trainer(recipe, digits, Run.create(tmp_path / "run", recipe), runtime, torch.device("cpu"))
+    assert trainer.average is not None
+    nets = (trainer.net, trainer.average.net)
+    before = copy.deepcopy([net.state_dict() for net in nets])
+    measure(trainer)
+    for net, tensors in zip(nets, before, strict=True):
+        assert all(torch.equal(tensor, tensors[name]) for name, tensor in net.state_dict().items())
+    assert not any(state["momentum_buffer"].any() for state in trainer.optimizer.state.values())
+    assert not trainer.step.meter.any()
+    assert trainer.state == State()
+
+
+def test_networks_share_the_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(Trainer, "fit", lambda self, seconds: given.append(seconds))
+    monkeypatch.setattr(Trainer, "run", lambda self, until: None)
+    train(SMALL.replace(networks=3), tmp_path / "run", Runtime(device="cpu", minutes=30.0))
+    assert [round(seconds / 60) for seconds in given] == [10, 10, 10]
+    assert all(seconds < 600 for seconds in given)  # loading has taken some
+    assert capsys.readouterr().err == "".join(f"network {i} of 3\n" for i in (1, 2, 3))
 
 
 def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:

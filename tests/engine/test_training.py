@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import safetensors.torch
@@ -395,16 +396,29 @@ def test_what_fails_before_the_first_step_leaves_nothing(tmp_path: Path, monkeyp
     assert not out.exists()
 
 
-def test_what_fails_later_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("out of memory"), "failed"),
+        (KeyboardInterrupt(), "interrupted"),
+        (Stopped(), "interrupted"),
+    ],
+)
+def test_what_fails_later_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: str
+) -> None:
+    """And the loggers are told how it ended."""
     train(SMALL, tmp_path / "run", RUNTIME, until=3)
+    logger = Mock()
 
     def broken(*_: object) -> None:
-        raise RuntimeError("out of memory")
+        raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "train_epoch", broken)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            train(SMALL, tmp_path / "run", RUNTIME, resume=True)
+        with pytest.raises(type(error)):
+            train(SMALL, tmp_path / "run", RUNTIME, resume=True, loggers=[logger])
+    logger.finalize.assert_called_once_with(status)
     assert train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4).begun
 
 
@@ -458,9 +472,10 @@ def test_options_that_make_no_sense(option: dict[str, float]) -> None:
         Runtime(**option)
 
 
-def test_unknown_device(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="device 'cudaa'"):
-        train(SMALL, tmp_path / "run", Runtime(device="cudaa"))
+@pytest.mark.parametrize("device", ["cudaa", "cuda:99", "meta"])
+def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
+    with pytest.raises(UserError, match=rf"device '{device}' cannot be used here \(.+\); try cpu"):
+        train(SMALL, tmp_path / "run", Runtime(device=device))
 
 
 def test_json_of_scores_is_plain(finished: Run) -> None:

@@ -25,6 +25,11 @@ def columns(run: Run) -> dict[str, list[float]]:
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
 
+def scored(table: Columns, last: int) -> int:
+    """How many of the last epochs are in the table: not all, with --score_every."""
+    return sum(epoch > table["epoch"][-1] - last for epoch in table["epoch"])
+
+
 def average(table: Columns, last: int = 10) -> dict[str, float]:
     """The mean of each column over the last epochs (the paper reports the last 10), of those that have one.
 
@@ -33,10 +38,9 @@ def average(table: Columns, last: int = 10) -> dict[str, float]:
     """
     if last < 1:
         raise UserError(f"last = {last}; average over at least 1 epoch")
-    lines = sum(epoch > table["epoch"][-1] - last for epoch in table["epoch"])
     means = {}
     for name, values in table.items():
-        known = [value for value in values[-lines:] if not math.isnan(value)]
+        known = [value for value in values[-scored(table, last) :] if not math.isnan(value)]
         if known:
             means[name] = math.fsum(known) / len(known)
     return means

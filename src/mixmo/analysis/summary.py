@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mixmo.analysis.dynamics import average, columns
+from mixmo.analysis.dynamics import average, columns, scored
 from mixmo.analysis.filters import Activity, activity, check_finite, core_norms, encoder_norms, separation
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network, run_answers, stack
@@ -101,7 +101,7 @@ def _analyse(run: Run, net: Network, answers: Answers, thresholds: Sequence[floa
         active=[activity(norms, threshold) for threshold in thresholds],
         top1=top1(logits_MNK.mean(0), labels_N).item(),
         members_top1=[top1(logits_NK, labels_N).item() for logits_NK in logits_MNK],
-        epochs=min(last, len(table["epoch"])),
+        epochs=scored(table, last),
         means=average(table, last),
     )
 

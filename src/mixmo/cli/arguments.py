@@ -77,7 +77,11 @@ def add_recipe(into: ArgumentParser, arguments: list[str], needed: bool = True) 
 
 
 def takes_value(word: str) -> bool:
-    """Whether the word after this one is its value."""
+    """Whether the word after this one is its value.
+
+    >>> takes_value("--width"), takes_value("--width=4"), takes_value("--resume"), takes_value("digits/vanilla")
+    (True, False, False, False)
+    """
     return word.startswith("--") and "=" not in word and word not in FLAGS
 
 
@@ -141,6 +145,8 @@ def dashed(message: str, options: Collection[str]) -> str:
 
     >>> dashed("the following arguments are required: recipe, out", {"--out"})
     'the following arguments are required: recipe, --out'
+    >>> dashed("width: expected int, got x", {"--out"})
+    'width: expected int, got x'
     """
     what, _, names = message.partition("required: ")
     if not names:

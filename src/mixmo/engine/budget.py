@@ -35,7 +35,8 @@ def measure(trainer: "Trainer") -> Pace:
     kept = {name: tensor.clone() for name, tensor in trainer.net.state_dict().items()}
     steps = trainer.schedule.steps_per_epoch
     planned = plan(trainer.recipe, len(trainer.train_split.labels), 0)
-    warm, marks = min(Graph.WARMUP + 2, steps - 1), []
+    warm = min(Graph.WARMUP + 2, steps - 1)
+    marks = [] if warm else [time.monotonic()]  # an only step is timed with its warm-up
     for number, samples in enumerate(each_step(trainer.recipe, trainer.train_split, planned, 0, steps, trainer.world)):
         draws = trainer.batches.draw(samples.unique, trainer.stream.at("step", number), samples.partners, samples.pool)
         trainer.step(draws, 0.0, trainer.recipe.p)
@@ -45,14 +46,12 @@ def measure(trainer: "Trainer") -> Pace:
             # The others stop with the process that writes.
             if trainer.world.told(marks[-1] - marks[0] > SECONDS):
                 break
-    step = (marks[-1] - marks[0]) / max(1, len(marks) - 1)
+    step = (marks[-1] - marks[0]) / (len(marks) - 1)
     splits = [split for split in (trainer.dataset.test, trainer.held_out) if split is not None]
     trainer.score(trainer.dataset.test)
     scoring = timed(lambda: [trainer.score(split) for split in splits])
     finish = 2 * timed(lambda: [trainer.answers(split) for split in splits]) + 2 * scoring
     trainer.net.load_state_dict(kept)
-    if trainer.average:
-        trainer.average.net.load_state_dict(kept)
     for state in trainer.optimizer.state.values():
         state["momentum_buffer"].zero_()  # as good as none: the first step makes it the gradient
     trainer.step.meter.zero_()
