@@ -42,7 +42,7 @@ def score_multiplexed(
     cost, rows = _cost(models), []
 
     def predict(count: int) -> Answers:
-        with Work("timing one pass over the test set", len(models) * len(test.labels)) as work:
+        with Work("predicting images", len(models) * len(test.labels)) as work:
             parts = [model.answers(test, work, images_per_pass=count) for model in models]
         logits_MNK, labels_N = stack(parts, paths)
         return Answers(logits_MNK.cpu(), labels_N.cpu())  # which waits for the device

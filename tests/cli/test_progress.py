@@ -17,13 +17,12 @@ from mixmo.engine import Runtime, train
 from mixmo.engine.bed import Bed
 from mixmo.engine.estimate import estimate
 from mixmo.engine.loop import Trainer
-from mixmo.evaluation import score_multiplexed, score_runs
+from mixmo.evaluation import score_runs
 from mixmo.metrics import DIVERSITY
+from mixmo.multiplex import score_multiplexed
 from mixmo.progress import Work, shown
 from mixmo.recipes import named
 from mixmo.recipes.protocols import FACTS
-from mixmo.reproduce.execute import run_here
-from mixmo.reproduce.store import Store
 from mixmo.runs import Run
 from mixmo.types import Dataset
 
@@ -119,21 +118,12 @@ def test_fitting_a_training_to_its_minutes(works: list[Work], tmp_path: Path, mo
     assert {work.doing for work in works[1:]} == {"predicting test images"}
 
 
-def test_a_plan_of_runs(works: list[Work], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mixmo.reproduce.execute.train", lambda *_, **__: None)
-    with shown():
-        run_here(
-            [named("digits/vanilla").replace(seed=seed) for seed in (1, 2)], Store(tmp_path), Runtime(device="cpu")
-        )
-    assert [(work.doing, work.done, work.total) for work in works] == [("runs", 2, 2)]
-
-
 def test_functions_are_silent_where_nobody_asked(
     works: list[Work], runs: list[Run], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data.load(f"folder:{folder}@8")
     score_runs(runs[:1], "weights")
-    score_multiplexed(runs[:1], "last", CPU)
+    score_multiplexed([runs[0].path], "last", CPU)
     estimate(named("digits/vanilla").replace(width=1), FACTS["digits"], CPU)
     train(named("digits/vanilla").replace(width=1, epochs=1), tmp_path / "run", Runtime(device="cpu", quiet=True))
     assert works == []
