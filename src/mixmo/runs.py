@@ -148,7 +148,8 @@ class Run:
         if not path.exists():
             return []
         try:
-            lines, parsed = path.read_text(encoding="utf-8").splitlines(), []
+            text = path.read_text(encoding="utf-8")
+            lines, parsed = text.splitlines(), []
             seal.check(path)
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is damaged ({error}); restore it, or remove it to go on without") from error
@@ -159,7 +160,7 @@ class Run:
                     raise UserError(f"{path} is damaged (line {number} is no epoch); remove that line")
             except json.JSONDecodeError as error:
                 # A killed process may leave half a line at the end; it is written again on resume.
-                if number < len(lines):
+                if number < len(lines) or text.endswith("\n"):
                     raise UserError(f"{path} is damaged ({error} of line {number}); remove that line") from error
         return parsed
 

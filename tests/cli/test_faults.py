@@ -126,6 +126,18 @@ def test_closed_streams() -> None:
     assert subprocess.run(["sh", "-c", line], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("words", [[], ["--version"], ["list", "masks"]])
+def test_an_output_that_is_full(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched, open("/dev/full", "w") as full:  # closing it would fail once more
+        patched.setattr("sys.stdout", full)
+        assert main(words) == 2
+    said = "mixmo: standard output or a file: No space left on device; check it and try again\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
 def test_a_name_that_is_no_text(runs: list[Run], tmp_path: Path, form: str) -> None:

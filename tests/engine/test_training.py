@@ -124,9 +124,10 @@ def test_a_signal_in_the_last_epoch_ends_an_ensemble(tmp_path: Path, monkeypatch
 def test_half_a_line_of_metrics_is_dropped(tmp_path: Path, cut: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(f'{{"epoch": 1}}\n{cut}')
     assert Run(tmp_path).metrics() == [{"epoch": 1}]
-    (tmp_path / "metrics.jsonl").write_text(f'{cut}\n{{"epoch": 1}}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl is damaged .* of line 1"):
-        Run(tmp_path).metrics()
+    for text, number in ((f'{cut}\n{{"epoch": 1}}\n', 1), (f'{{"epoch": 1}}\n{cut}\n', 2)):  # what ends was whole once
+        (tmp_path / "metrics.jsonl").write_text(text)
+        with pytest.raises(UserError, match=rf"metrics.jsonl is damaged .* of line {number}"):
+            Run(tmp_path).metrics()
 
 
 def test_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,14 +47,27 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return run(arguments)
     except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
+    except OSError as error:
+        where = error.filename or "standard output or a file"
+        print(f"mixmo: {where}: {error.strerror or error}; check it and try again", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            drop_output()
+        return 2
     except KeyboardInterrupt:
         if not rank():
             print("mixmo: interrupted", file=sys.stderr)
         return 130
     finally:
         warnings.formatwarning = usual
+
+
+def drop_output() -> None:
+    """What is still to be written would fail once more when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def spoken(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
@@ -81,7 +94,7 @@ def run(arguments: list[str]) -> int:
     if arguments[0] == "--version":
         from mixmo import __version__
 
-        print(__version__)
+        print(__version__, flush=True)
         return 0
     from mixmo.engine import Stopped
     from mixmo.memory import exhausted
@@ -103,12 +116,6 @@ def run(arguments: list[str]) -> int:
         return 130
     except SystemExit as done:  # --help
         return int(done.code or 0)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        where = error.filename or "standard output or a file"
-        print(f"mixmo: {where}: {error.strerror or error}; check it and try again", file=sys.stderr)
-        return 2
     except (MemoryError, RuntimeError) as error:
         if not exhausted(error):
             raise
