@@ -45,6 +45,7 @@ REFUSED = {
     "bench digits/cut-mixmo --batch_size 1000000000": "take a smaller batch_size",
     "reproduce --list --gpus-per-run -1": "--gpus-per-run -1.0; it cannot be negative",
     "reproduce --list --cpus-per-run .nan": "--cpus-per-run nan; it cannot be negative",
+    "reproduce masks --gpus-per-run 0.5": "--gpus-per-run 0.5 is for runs that Ray shares out; give --ray auto too",
 }
 
 

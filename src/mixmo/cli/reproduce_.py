@@ -56,8 +56,9 @@ def options() -> ArgumentParser:
     into.add_argument("--dry-run", action="store_true", help="print the plan, train nothing")
     into.add_argument("--report", action="store_true", help="make the tables from what is there, train nothing")
     into.add_argument("--ray", type=str | None, default=None, metavar="auto|ADDRESS", help="train through Ray")
-    into.add_argument("--gpus-per-run", type=float, default=1.0, help="with --ray; below 1, runs share a GPU")
-    into.add_argument("--cpus-per-run", type=float, default=1.0, help="with --ray")
+    shared = "with --ray, 1 unless given; below 1, runs share a GPU"
+    into.add_argument("--gpus-per-run", type=float | None, default=None, help=shared)
+    into.add_argument("--cpus-per-run", type=float | None, default=None, help="with --ray, 1 unless given")
     into.add_argument("--corrupted", type=Path | None, default=None, help="CIFAR-100-C; by default in the data folder")
     into.add_class_arguments(Runtime, as_group=False, skip=FIXED)
     return into
@@ -67,9 +68,11 @@ def main(arguments: list[str]) -> None:
     parsed = parse(options(), arguments)
     if parsed.seeds is not None and parsed.seeds < 1:
         raise UserError(f"--seeds {parsed.seeds}; take at least 1")
-    for name in ("gpus_per_run", "cpus_per_run"):
-        if not 0 <= getattr(parsed, name) < math.inf:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(parsed, name)}; it cannot be negative or infinite")
+    for option, value in (("--gpus-per-run", parsed.gpus_per_run), ("--cpus-per-run", parsed.cpus_per_run)):
+        if value is not None and not 0 <= value < math.inf:
+            raise UserError(f"{option} {value}; it cannot be negative or infinite")
+        if value is not None and parsed.ray is None:
+            raise UserError(f"{option} {value} is for runs that Ray shares out; give --ray auto too, or leave it out")
     settings, store = read_settings(parsed.set), Store(parsed.out, parsed.runs)
     names = list_names(parsed.names, parsed.list)
     for fault in store.unreadable.values():
@@ -128,7 +131,8 @@ def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Nam
     if parsed.ray is None:
         return run_here(recipes, store, runtime)
     quiet = replace(runtime, quiet=True, data=data_folder(runtime.data).resolve())
-    return run_on_ray(recipes, store, quiet, parsed.ray, parsed.gpus_per_run, parsed.cpus_per_run)
+    gpus, cpus = (1.0 if given is None else given for given in (parsed.gpus_per_run, parsed.cpus_per_run))
+    return run_on_ray(recipes, store, quiet, parsed.ray, gpus, cpus)
 
 
 def again(plan: Plan, parsed: Namespace) -> str:
