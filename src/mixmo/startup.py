@@ -1,4 +1,7 @@
-"""Ctrl-C while the command `mixmo` still imports: PyTorch alone takes seconds, before `main` could catch anything."""
+"""Ctrl-C while the command `mixmo` still imports: PyTorch alone takes seconds, before `main` could catch anything.
+
+And SIGTERM, later.
+"""
 
 import os
 import signal
@@ -36,3 +39,17 @@ def _end(number: int, frame: FrameType | None) -> None:
         with suppress(OSError):  # a closed stream
             os.write(2, b"mixmo: interrupted\n")
     os._exit(130)
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, as `timeout` and clusters send it, is taken like Ctrl-C: it tidies up, and shows what was found."""
+    alone = threading.current_thread() is threading.main_thread()
+    if not alone or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command still imports."""
+"""Ctrl-C while the command still imports; SIGTERM later."""
 
 import os
 import signal
@@ -65,3 +65,34 @@ def test_the_command_ends_alike_later(monkeypatch: pytest.MonkeyPatch, capsys: p
         monkeypatch.setenv("RANK", rank)
         assert main(["list"]) == 130
         assert capsys.readouterr().err == said
+
+
+def test_sigterm_is_taken_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """As `timeout` sends it: what is half-written is removed on the way out."""
+    left = []
+
+    def terminate(_: list[str]) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            left.append("tidily")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("mixmo.cli.run", terminate)
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "mixmo: interrupted\n"
+    assert left == ["tidily"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_sigterm_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch):
+    def ignored(_: list[str]) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr("mixmo.cli.run", ignored)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert main(["list"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)

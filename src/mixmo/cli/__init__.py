@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 from mixmo.errors import UserError, unknown
+from mixmo.startup import terminated_as_interrupted
 
 COMMANDS = {
     "demo": "train on the embedded digits and show two networks inside one",
@@ -45,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     prepare_streams()
     usual, warnings.formatwarning = warnings.formatwarning, spoken
     try:
-        return run(arguments)
+        with terminated_as_interrupted():
+            return run(arguments)
     except BrokenPipeError:  # the reader of our output has seen enough
         drop_output()
         return 0

@@ -4,12 +4,9 @@ Every run is one task. A run whose worker or machine dies is queued again and re
 machines must see the same output folder (and the data) under the same path.
 """
 
-import signal
 import socket
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from mixmo.errors import UserError, first_line
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.execute import Failures, Remaining, epochs_logged, failed, say
 from mixmo.reproduce.store import Store
+from mixmo.startup import terminated_as_interrupted
 
 DEATHS = 3  # of workers in a row, without an epoch in between, before a run is given up
 EVERY = 30.0  # seconds between two lines of progress
@@ -66,19 +64,6 @@ def check_address(address: str) -> None:
         ) from error
 
 
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, as clusters send it, is taken like Ctrl-C: Ray's own handler would end all runs unsaved."""
-    if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def train_task(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
     """What a worker does: begin a run, or resume it."""
     train(recipe, folder, runtime, resume=True)
@@ -89,7 +74,7 @@ def run_on_ray(
 ) -> Failures:
     """Queue every run; resume those whose worker died; return those that cannot be trained."""
     ray = connect(address, gpus)
-    with terminated_as_interrupted():
+    with terminated_as_interrupted():  # Ray's own handler would end all runs unsaved
         return _run(ray, recipes, store, runtime, gpus, cpus)
 
 
