@@ -5,6 +5,7 @@ size, learning rate, steps and results do not depend on the number of devices. L
 processes were started, connects them and hands out the devices.
 """
 
+import atexit
 import functools
 import inspect
 import os
@@ -86,6 +87,7 @@ class Processes(World):
         self.rank, self.size = self.fabric.global_rank, self.fabric.world_size
         self.device = self.fabric.device
         self.hosts = dist.new_group(backend="gloo") if self.device.type == "cuda" else None
+        atexit.register(leave)
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -131,6 +133,12 @@ def world(accelerator: str) -> World:
         raise UserError(
             f"the processes could not be connected ({first_line(error)}); start as many on a node as it has devices"
         ) from error
+
+
+def leave() -> None:
+    """Before the process ends: gloo's threads, which Fabric leaves running, may abort it while it does."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def slurm() -> bool:
