@@ -54,16 +54,13 @@ def predict(
         check_whole("batch_size", batch_size)
     if not isinstance(calibration, Calibration | None):
         raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
-    abouts: list[About | None] = [getattr(net, "about", None) for net in nets]
-    pixels = _images(images, abouts)
+    pixels = _images(images, [net.about for net in nets])
     for net in nets:
         check_multiplex(net, images_per_pass)
-    if calibration is None and len(nets) == 1 and images_per_pass == 1 and abouts[0] is not None:
-        calibration = abouts[0].calibration
+    if calibration is None and len(nets) == 1 and images_per_pass == 1 and nets[0].about is not None:
+        calibration = nets[0].about.calibration
     with evaluating(*nets):
-        parts = [
-            _logits(net, pixels, about, images_per_pass, batch_size) for net, about in zip(nets, abouts, strict=True)
-        ]
+        parts = [_logits(net, pixels, images_per_pass, batch_size) for net in nets]
     classes = sorted({logits.shape[-1] for logits in parts})
     if len(classes) > 1:
         raise UserError(f"the networks know {classes} classes; those of one ensemble must know the same")
@@ -159,15 +156,15 @@ def default_batch(device: torch.device, pixels: int = 0) -> int:
     return max(1, min(500, 500 * 128**2 // max(pixels, 1)))
 
 
-def _logits(net: Ensemble, pixels: Tensor, about: About | None, images_per_pass: int, batch_size: int | None) -> Tensor:
+def _logits(net: Ensemble, pixels: Tensor, images_per_pass: int, batch_size: int | None) -> Tensor:
     parameter = next(net.parameters())
     count = batch_size or default_batch(parameter.device, pixels.shape[-2] * pixels.shape[-1])
     count = -(-count // images_per_pass) * images_per_pass  # whole passes
     parts = []
     for part in pixels.split(count):
         batch = part.to(parameter.device)
-        if about is not None and batch.dtype == torch.uint8:
-            batch = normalise(batch, about.mean, about.std)
+        if net.about is not None and batch.dtype == torch.uint8:
+            batch = normalise(batch, net.about.mean, net.about.std)
         with readable(batch):
             parts.append(each_head(net, batch.to(parameter.dtype), images_per_pass).float().to(pixels.device))
     return torch.cat(parts, dim=1)
