@@ -80,7 +80,6 @@ def predict_split(
     precision: str = "fp32",
     batch_size: int | None = None,
     size: int | None = None,
-    images_per_pass: int = 1,
     part: bool = False,
 ) -> Answers:
     """Every head's logits for a whole split, with its labels; of the middle `size` x `size` pixels if given.
@@ -94,7 +93,7 @@ def predict_split(
         answers = []
         for batch in split.batches(batch_size, part):
             images = normalise(centre(batch.resident, size), dataset.mean, dataset.std)
-            answers.append(Answers(each_head(net, images, images_per_pass).float(), batch.labels))
+            answers.append(Answers(net.each(images).float(), batch.labels))
             work.advance(len(batch.labels))
     return Answers(torch.cat([each.logits for each in answers], dim=1), torch.cat([each.labels for each in answers]))
 
@@ -105,7 +104,6 @@ def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tenso
     With several images a pass, member m reads image m mod images_per_pass of its pass, and the encodings are plainly
     summed, as at test time: this is what training showed it, M sum_i kappa_i c_i(x_i), at kappa = 1/M.
     """
-    check_multiplex(net, images_per_pass)
     if images_per_pass == 1:
         return net.each(images_NCHW)
     samples, passes = len(images_NCHW), -(-len(images_NCHW) // images_per_pass)
