@@ -2,8 +2,9 @@
 
 import copy
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,7 @@ from mixmo.wrapping.probe import Size
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-
-class Session(Protocol):
-    """A written file that can be run."""
-
-    def __call__(self, images: Tensor) -> dict[str, Tensor]: ...
+Session = Callable[[Tensor], dict[str, Tensor]]  # a written file that can be run: images to outputs by name
 
 
 def prepared(net: Ensemble) -> tuple[Ensemble, Ensemble, str | None]:
