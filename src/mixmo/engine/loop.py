@@ -34,7 +34,7 @@ from mixmo.predict import predict_split
 from mixmo.progress import Work
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run, environment, plain
+from mixmo.runs import Run, environment
 from mixmo.types import Answers, Dataset, Split
 
 AGREE = 16  # steps between two questions to the other processes whether to stop
@@ -124,7 +124,7 @@ class Trainer:
         run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
         lines = [line for line in run.metrics() if line["epoch"] <= state.epochs_logged]
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        self.loggers.start(plain(self.recipe), lines)
+        self.loggers.start(self.recipe.to_dict(), lines)
 
     def steps(self, until: int | None, stopped: Flag) -> None:
         """Steps, epochs and checkpoints, as long as they last."""
