@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from rich.console import Console
 from rich.live import Live
@@ -40,7 +40,7 @@ class Work:
         self.counts = 0
         self.board: Board | None = None
 
-    def __enter__(self) -> "Work":
+    def __enter__(self) -> Self:
         self.board = _board.get()
         if self.board is not None:
             self.began = self.counted = time.monotonic()
