@@ -174,13 +174,13 @@ class Run:
         except OSError as error:
             raise unwritten(path, error) from error
 
-    def json(self, name: str) -> Any:
+    def json(self, name: str) -> dict[str, Any]:
         """A JSON file of the run, with the fields that it must have."""
         path = self.path / name
         if not path.exists() and not self.finished:
             raise UserError(f"{path} is missing: {UNFINISHED}")
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except PermissionError as error:
             raise UserError(f"{path} cannot be read ({error.strerror}); make it readable") from error
         except (OSError, ValueError, RecursionError) as error:

@@ -191,5 +191,5 @@ def devices(plan: Plan, store: Store) -> dict[str, int]:
 def device_of(run: Run) -> str:
     try:
         return str(run.json("environment.json")["device_name"])
-    except (UserError, KeyError):
+    except UserError:
         return "an unknown device"
