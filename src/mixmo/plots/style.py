@@ -47,7 +47,7 @@ STYLE = {
 
 
 def matplotlib() -> Any:
-    """The library, in our style, or a UserError that says how to get it."""
+    """The library, or a UserError that says how to get it."""
     try:
         import matplotlib
         import matplotlib.collections
