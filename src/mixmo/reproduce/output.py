@@ -13,6 +13,7 @@ from mixmo.reproduce.report import Report
 from mixmo.reproduce.store import Store
 from mixmo.reproduce.text import slug, to_csv
 from mixmo.runs import Run
+from mixmo.types import Dataset
 
 
 def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
@@ -75,7 +76,7 @@ def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | N
     return drawn
 
 
-def some_images(root: Path | None) -> Any:
+def some_images(root: Path | None) -> Dataset:
     """CIFAR-100 where it is there, else the digits, as large: on 8 x 8 pixels some masks are all or nothing."""
     try:
         return data.load("cifar100", root, train=False)
