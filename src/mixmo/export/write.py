@@ -4,10 +4,10 @@ import copy
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from mixmo.errors import UserError, first_line
 from mixmo.export import onnx_, pt2
@@ -16,9 +16,6 @@ from mixmo.export.metadata import Metadata
 from mixmo.fold import fold
 from mixmo.models.network import Ensemble
 from mixmo.wrapping.probe import Size
-
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
 
 Session = Callable[[Tensor], dict[str, Tensor]]  # a written file that can be run: images to outputs by name
 
@@ -69,7 +66,7 @@ def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor |
         ) from error
 
 
-def traced(graph: Deployed, size: Size) -> "ExportedProgram":
+def traced(graph: Deployed, size: Size) -> ExportedProgram:
     """The graph as torch.export sees it, for any number of images."""
     images, batch = torch.rand(2, *size), torch.export.Dim("batch", min=1)
     first: Exception | None = None
