@@ -25,7 +25,7 @@ from mixmo.hub.load import SCORES
 from mixmo.metrics import evaluate
 from mixmo.metrics.report import Report, Scores
 from mixmo.predict import predict_split
-from mixmo.runs import Run, plain
+from mixmo.runs import Run
 
 HERE = Path(__file__).resolve().parents[1]
 LARGEST = 16e6  # bytes of weights
@@ -111,7 +111,7 @@ def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor) ->
     scores, environment = run.json("scores.json"), run.json("environment.json")
     best = f"epoch {scores['best_epoch']} of {run.recipe.epochs}, the best by its {scores['best_by']} Top1"
     return mixmo.hub.Origin(
-        recipe=plain(run.recipe),
+        recipe=run.recipe.to_dict(),
         epoch="the last epoch" if which == "last" else best,
         device=environment["device_name"],
         torch=environment["torch"],

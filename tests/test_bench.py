@@ -15,7 +15,7 @@ TRAINING = ["training step", "training end to end"]
 
 def test_every_row(digits: Dataset) -> None:
     recipe = named("digits/cut-mixmo").replace(width=1, batch_size=32)
-    result = benchmark(recipe, CPU, seconds=0.01, repeats=2)
+    *_, result = benchmark(recipe, CPU, seconds=0.01, repeats=2)
     found = [(row.network, row.what) for row in result.rows]
     assert found == [
         *[("vanilla", what) for what in ("plain eager loop", *TRAINING, "prediction")],

@@ -15,7 +15,7 @@ from mixmo.engine.loop import Trainer
 from mixmo.evaluation import score_runs
 from mixmo.recipes import METHODS, PROTOCOLS, Recipe, named, names
 from mixmo.recipes.fast import METHODS_FAST
-from mixmo.runs import Run, plain
+from mixmo.runs import Run
 
 RUNTIME = Runtime(device="cpu", quiet=True)
 
@@ -69,7 +69,7 @@ def test_fast_recipes_keep_method_network_and_augmentation() -> None:
     """Only what the schedule is made of may differ from the published protocol."""
     allowed = {"batch_size", "precision", "schedule", "lr", "warmup", "epochs", "weight_decay", "average"}
     for method in METHODS_FAST:
-        published, fast = plain(named(f"cifar100/{method}")), plain(named(f"cifar100/{method}-fast"))
+        published, fast = (named(f"cifar100/{method}{end}").to_dict() for end in ("", "-fast"))
         assert {name for name in published if published[name] != fast[name]} <= allowed
 
 

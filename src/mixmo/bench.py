@@ -62,16 +62,11 @@ class Result:
 
 def benchmark(
     recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float = 1.0, repeats: int = 5
-) -> Result:
-    """Training and prediction of the recipe and of its vanilla network. Each repeat lasts about `seconds`."""
-    *_, result = measured(recipe, device, compiled=compiled, seconds=seconds, repeats=repeats)
-    return result
-
-
-def measured(
-    recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float = 1.0, repeats: int = 5
 ) -> Iterator[Result]:
-    """The result of `benchmark` so far, after each of its rows."""
+    """Training and prediction of the recipe and of its vanilla network: the result so far, after each of its rows.
+
+    Each repeat lasts about `seconds`.
+    """
     on_gpu = device.type == "cuda"
     compiled = on_gpu if compiled is None else compiled
     dataset = synthetic(recipe.dataset, device)

@@ -18,6 +18,8 @@ from mixmo.predict import predict_split
 from mixmo.recipes import named
 from mixmo.types import Dataset, Mix, Split
 
+NOISE, COPIES = 40, 10  # standard deviation, of 255, and how many noisy copies of the test images
+
 
 class Reading(NamedTuple):
     """What the demonstration found out about one network."""
@@ -48,11 +50,8 @@ def compare(out: Path, runtime: Runtime, epochs: int | None = None) -> tuple[Rea
     return readings[0], readings[1]
 
 
-NOISE, COPIES = 40, 10
-
-
 def noisy(dataset: Dataset) -> Split:
-    """Ten copies of the test images with Gaussian noise of standard deviation 40 (of 255)."""
+    """Copies of the test images with Gaussian noise."""
     images = dataset.test.resident.repeat(COPIES, 1, 1, 1).float()
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
     shaken = (images + NOISE * noise).clamp(0, 255).round().to(torch.uint8)

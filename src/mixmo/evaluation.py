@@ -62,8 +62,7 @@ def load_so_far(run: Run, which: str) -> tuple[Network, int | None]:
 def summary(run: Run) -> dict[str, Any]:
     """What a run's scores.json says; before that is there, the part of it that is known."""
     if run.finished:
-        found: dict[str, Any] = run.json("scores.json")
-        return found
+        return run.json("scores.json")
     about, recipe = run.json("dataset.json"), run.recipe
     net = recipe.network(len(about["classes"]), about["size"][0])
     cost = {"parameters": parameters(net), "multiply_adds": multiply_adds(net, tuple(about["size"]))}

@@ -50,7 +50,7 @@ def _fold_network(net: Network) -> None:
 def _fold_wrapped(net: Wrapped) -> None:
     for name in net.stems:
         encoders = net.encoders_at(name)
-        if encoders.scale != 1:
+        if not encoders.linear:
             raise UserError(f"stem '{name}' cannot be folded: {NONLINEAR}")
         replace(net.backbone, name, summed(list(encoders.copies)))
 

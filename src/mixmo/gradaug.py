@@ -9,7 +9,7 @@ side; no gradient flows through the target; sub-networks normalise by the batch 
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,7 +64,7 @@ def narrowed(net: Network, width: float) -> Iterator[None]:
 
     layers = [m for part in (net.core, net.heads) for m in part.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
-    momentum: list[Any] = [norm.momentum for norm in norms]
+    momentum = [norm.momentum for norm in norms]
     handles = [layer.register_forward_pre_hook(first_channels) for layer in layers]
     try:
         for norm in norms:

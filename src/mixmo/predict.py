@@ -54,16 +54,13 @@ def predict(
         check_whole("batch_size", batch_size)
     if not isinstance(calibration, Calibration | None):
         raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
-    abouts: list[About | None] = [getattr(net, "about", None) for net in nets]
-    pixels = _images(images, abouts)
+    pixels = _images(images, [net.about for net in nets])
     for net in nets:
         check_multiplex(net, images_per_pass)
-    if calibration is None and len(nets) == 1 and images_per_pass == 1 and abouts[0] is not None:
-        calibration = abouts[0].calibration
+    if calibration is None and len(nets) == 1 and images_per_pass == 1 and nets[0].about is not None:
+        calibration = nets[0].about.calibration
     with evaluating(*nets):
-        parts = [
-            _logits(net, pixels, about, images_per_pass, batch_size) for net, about in zip(nets, abouts, strict=True)
-        ]
+        parts = [_logits(net, pixels, images_per_pass, batch_size) for net in nets]
     classes = sorted({logits.shape[-1] for logits in parts})
     if len(classes) > 1:
         raise UserError(f"the networks know {classes} classes; those of one ensemble must know the same")
@@ -83,7 +80,6 @@ def predict_split(
     precision: str = "fp32",
     batch_size: int | None = None,
     size: int | None = None,
-    images_per_pass: int = 1,
     part: bool = False,
 ) -> Answers:
     """Every head's logits for a whole split, with its labels; of the middle `size` x `size` pixels if given.
@@ -97,7 +93,7 @@ def predict_split(
         answers = []
         for batch in split.batches(batch_size, part):
             images = normalise(centre(batch.resident, size), dataset.mean, dataset.std)
-            answers.append(Answers(each_head(net, images, images_per_pass).float(), batch.labels))
+            answers.append(Answers(net.each(images).float(), batch.labels))
             work.advance(len(batch.labels))
     return Answers(torch.cat([each.logits for each in answers], dim=1), torch.cat([each.labels for each in answers]))
 
@@ -108,7 +104,6 @@ def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tenso
     With several images a pass, member m reads image m mod images_per_pass of its pass, and the encodings are plainly
     summed, as at test time: this is what training showed it, M sum_i kappa_i c_i(x_i), at kappa = 1/M.
     """
-    check_multiplex(net, images_per_pass)
     if images_per_pass == 1:
         return net.each(images_NCHW)
     samples, passes = len(images_NCHW), -(-len(images_NCHW) // images_per_pass)
@@ -159,15 +154,15 @@ def default_batch(device: torch.device, pixels: int = 0) -> int:
     return max(1, min(500, 500 * 128**2 // max(pixels, 1)))
 
 
-def _logits(net: Ensemble, pixels: Tensor, about: About | None, images_per_pass: int, batch_size: int | None) -> Tensor:
+def _logits(net: Ensemble, pixels: Tensor, images_per_pass: int, batch_size: int | None) -> Tensor:
     parameter = next(net.parameters())
     count = batch_size or default_batch(parameter.device, pixels.shape[-2] * pixels.shape[-1])
     count = -(-count // images_per_pass) * images_per_pass  # whole passes
     parts = []
     for part in pixels.split(count):
         batch = part.to(parameter.device)
-        if about is not None and batch.dtype == torch.uint8:
-            batch = normalise(batch, about.mean, about.std)
+        if net.about is not None and batch.dtype == torch.uint8:
+            batch = normalise(batch, net.about.mean, net.about.std)
         with readable(batch):
             parts.append(each_head(net, batch.to(parameter.dtype), images_per_pass).float().to(pixels.device))
     return torch.cat(parts, dim=1)

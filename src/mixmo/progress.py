@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from rich.console import Console
 from rich.live import Live
@@ -30,6 +30,11 @@ SHORT = 1.0  # seconds of work that is not worth a word
 FIRST, EVERY = 10.0, 60.0  # seconds until the first line, of one piece of work or of several, and between two
 TICK = 0.25  # seconds between two looks at the works
 
+_board: ContextVar["Board | None"] = ContextVar("board", default=None)  # where work is shown, if anywhere
+_lock = threading.RLock()  # of all boards
+if hasattr(os, "register_at_fork"):  # a process must not begin with a stream that a thread was just writing to
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
 
 class Work:
     """A piece of work: of `total` parts, if that is known, so many are `done`. Shown while its `with` lasts."""
@@ -40,7 +45,7 @@ class Work:
         self.counts = 0
         self.board: Board | None = None
 
-    def __enter__(self) -> "Work":
+    def __enter__(self) -> Self:
         self.board = _board.get()
         if self.board is not None:
             self.began = self.counted = time.monotonic()
@@ -245,12 +250,6 @@ class Above:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
-
-
-_board: ContextVar[Board | None] = ContextVar("board", default=None)
-_lock = threading.RLock()  # of all boards
-if hasattr(os, "register_at_fork"):  # a process must not begin with a stream that a thread was just writing to
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def clock(seconds: float) -> str:

@@ -20,7 +20,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,7 @@ class Run:
         return recipe
 
     def write_recipe(self, recipe: Recipe) -> None:
-        self.write("recipe.yaml", yaml.safe_dump(plain(recipe), sort_keys=False))
+        self.write("recipe.yaml", yaml.safe_dump(recipe.to_dict(), sort_keys=False))
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file or nothing: an earlier one stays until the new one is on the disk."""
@@ -175,13 +174,13 @@ class Run:
         except OSError as error:
             raise unwritten(path, error) from error
 
-    def json(self, name: str) -> Any:
+    def json(self, name: str) -> dict[str, Any]:
         """A JSON file of the run, with the fields that it must have."""
         path = self.path / name
         if not path.exists() and not self.finished:
             raise UserError(f"{path} is missing: {UNFINISHED}")
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except PermissionError as error:
             raise UserError(f"{path} cannot be read ({error.strerror}); make it readable") from error
         except (OSError, ValueError, RecursionError) as error:
@@ -278,11 +277,6 @@ def _logits(path: Path) -> Answers:
     if not logits.is_floating_point():
         raise UserError(f"{path} holds logits of type {logits.dtype}; {AGAIN}")
     return Answers(logits, labels)
-
-
-def plain(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as YAML and JSON can hold it."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(recipe).items()}
 
 
 def flat(value: Any, between: str, path: str = "") -> Iterator[tuple[str, float]]:

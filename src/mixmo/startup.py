@@ -1,6 +1,6 @@
-"""Ctrl-C while the command `mixmo` still imports: PyTorch alone takes seconds, before `main` could catch anything.
+"""What Ctrl-C and SIGTERM do to the command `mixmo`, also while it still imports.
 
-And SIGTERM, later.
+PyTorch alone takes seconds, before `main` could catch anything.
 """
 
 import os

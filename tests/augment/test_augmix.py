@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mixmo.augment.augmix import OPERATIONS, augmix, operate, uniforms
+from mixmo.augment.augmix import AUGMIX_UNIFORMS, OPERATIONS, augmix, operate
 
 
 def pictures(h: int, w: int, channels: int) -> Tensor:
@@ -94,7 +94,7 @@ def loop(image: np.ndarray, u: list[float]) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(32, 32, 3), (8, 8, 1)])
 def test_equals_loop(shape: tuple[int, int, int]) -> None:
     images = pictures(*shape).repeat(8, 1, 1, 1)
-    u = torch.rand(40, uniforms(), generator=torch.Generator().manual_seed(2))
+    u = torch.rand(40, AUGMIX_UNIFORMS, generator=torch.Generator().manual_seed(2))
     got = augmix(images, u)
     assert got.dtype == torch.float32
     for i in range(40):
@@ -104,10 +104,10 @@ def test_equals_loop(shape: tuple[int, int, int]) -> None:
 def test_weights_are_convex_and_extremes_finite() -> None:
     images = pictures(16, 16, 3)
     for value in (0.0, 0.5, 1 - 2**-24):
-        got = augmix(images, torch.full((5, uniforms()), value))
+        got = augmix(images, torch.full((5, AUGMIX_UNIFORMS), value))
         assert (got >= -1e-3).all()
         assert (got <= 255.001).all()
-    still = torch.rand(5, uniforms())
+    still = torch.rand(5, AUGMIX_UNIFORMS)
     still[:, 0] = 0  # m = 0
     assert torch.equal(augmix(images, still), images.float())
 
@@ -115,13 +115,13 @@ def test_weights_are_convex_and_extremes_finite() -> None:
 def test_copies_share_their_operations() -> None:
     """Under batch repetition the caller gives the copies of a sample the same numbers."""
     images = pictures(32, 32, 3)[:1].repeat(2, 1, 1, 1)
-    u = torch.rand(1, uniforms()).repeat(2, 1)
+    u = torch.rand(1, AUGMIX_UNIFORMS).repeat(2, 1)
     first, second = augmix(images, u)
     assert torch.equal(first, second)
 
 
 def test_no_host_sync_and_compiles() -> None:
-    images, u = pictures(16, 16, 3), torch.rand(5, uniforms(), generator=torch.Generator().manual_seed(3))
+    images, u = pictures(16, 16, 3), torch.rand(5, AUGMIX_UNIFORMS, generator=torch.Generator().manual_seed(3))
     assert augmix(images.to("meta"), u.to("meta")).shape == images.shape
     compiled = torch.compile(augmix, fullgraph=True, backend="eager")
     assert torch.equal(compiled(images, u), augmix(images, u))

@@ -205,11 +205,16 @@ def test_figures_without_numbers_show_those_printed_elsewhere() -> None:
         ("width=1.5", "give a value of that kind"),
         ("lr=[", "give a value of that kind"),
         ("size=all", "size is a whole number"),
+        ("start=5", "start is a text"),
     ],
 )
 def test_settings_that_make_no_sense(word: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_settings([word])
+
+
+def test_a_network_to_start_from_can_be_set() -> None:
+    assert read_settings(["start=runs/vanilla", "size=null"]) == {"start": "runs/vanilla", "size": None}
 
 
 def test_a_file_is_no_place_for_runs(tmp_path: Path) -> None:

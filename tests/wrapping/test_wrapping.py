@@ -423,7 +423,7 @@ def test_whether_a_stem_is_linear_does_not_depend_on_apart(apart: float) -> None
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(again.each(images), net.each(images))
     plain = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8)), apart=apart)
-    assert (net.backbone[0].scale, plain.backbone[0].scale) == (0.5, 1)
+    assert (net.backbone[0].linear, plain.backbone[0].linear) == (False, True)
 
 
 def test_a_network_that_blows_rounding_up() -> None:

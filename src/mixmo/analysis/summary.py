@@ -12,7 +12,7 @@ from mixmo.analysis.filters import Activity, activity, check_finite, core_norms,
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network, run_answers, stack
 from mixmo.metrics.diversity import DIVERSITY
-from mixmo.metrics.report import ready
+from mixmo.metrics.report import json_ready
 from mixmo.metrics.scores import top1
 from mixmo.models import Network
 from mixmo.progress import track
@@ -49,7 +49,7 @@ class Analysis:
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, ready for JSON."""
         runs = [asdict(run) | {"active": [active._asdict() for active in run.active]} for run in self.runs]
-        plain: dict[str, Any] = ready(asdict(self) | {"runs": runs})
+        plain: dict[str, Any] = json_ready(asdict(self) | {"runs": runs})
         return plain
 
 

@@ -29,12 +29,8 @@ OPERATIONS = (
     "invert",
 )
 CHAINS, DEPTH = 3, 4  # that are mixed; operations in each, at most
+AUGMIX_UNIFORMS = 1 + CHAINS * (2 + 2 * DEPTH)  # a sample: m; weight and depth a chain; operation and sign a step
 _CODE = {name: code for code, name in enumerate(OPERATIONS)}
-
-
-def uniforms() -> int:
-    """How many uniform numbers a sample needs: m; a weight and a depth a chain; operation and sign a step."""
-    return 1 + CHAINS * (2 + 2 * DEPTH)
 
 
 def augmix(images_NHWC: Tensor, u_NP: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import math
 from dataclasses import asdict
 from itertools import pairwise
 
-from mixmo.bench import Result, measured
+from mixmo.bench import Result, benchmark
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.cli.console import Output, grid
 from mixmo.engine import Runtime
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     device = Runtime(device=parsed.device).resolve()
     result: Result | None = None
     try:
-        for result in measured(  # noqa: B007 - it is wanted afterwards
+        for result in benchmark(  # noqa: B007 - it is wanted afterwards
             recipe_of(parsed), device, compiled=parsed.compile, seconds=parsed.seconds, repeats=parsed.repeats
         ):
             pass

@@ -14,7 +14,6 @@ from mixmo.progress import clock
 from mixmo.recipes import PROTOCOLS, summary
 from mixmo.recipes.fast import SUFFIX
 from mixmo.recipes.protocols import FACTS, Facts
-from mixmo.runs import plain
 from mixmo.types import Dataset
 
 
@@ -29,7 +28,7 @@ def main(arguments: list[str]) -> None:
     dataset = parsed.recipe.partition("/")[0]
     protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
     print(f"# {parsed.recipe}: {summary(parsed.recipe)}{protocol}")
-    print(yaml.safe_dump(plain(recipe), sort_keys=False), end="")
+    print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
     facts = FACTS.get(recipe.dataset) or facts_of(data.load(recipe.dataset, parsed.data, stream=True, workers=0))
     net = recipe.network(facts.classes, facts.size[0])
     operations = multiply_adds(net, recipe.seen(facts.size))

@@ -6,11 +6,11 @@ import torch
 
 from mixmo.data import cifar, digits, folder, tiny_imagenet  # noqa: F401  importing a reader registers it
 from mixmo.data.decode import default_workers
-from mixmo.data.registry import DATASETS, Loader, read, where
+from mixmo.data.registry import DATASETS, read, where
 from mixmo.data.stream import Files, room
 from mixmo.types import Dataset, Split
 
-__all__ = ["DATASETS", "Loader", "load", "place"]
+__all__ = ["DATASETS", "load", "place"]
 
 
 def load(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import UnidentifiedImageError
 from torch import Tensor
 
 from mixmo.about import About
@@ -75,7 +76,7 @@ def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> Read:
 
 def _reason(path: str, error: Exception) -> str:
     """In a few words, without the path."""
-    if type(error).__name__ == "UnidentifiedImageError":
+    if isinstance(error, UnidentifiedImageError):
         return "is not an image"
     text = getattr(error, "strerror", None) or first_line(error)
     return f"cannot be read ({text})".replace(path, "it")

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -140,7 +140,6 @@ class Files:
             sampler=paths(),  # its "indices" are lists of files
             batch_size=None,
             num_workers=self.workers,
-            collate_fn=_as_it_is,
             pin_memory=self.device.type == "cuda",
             worker_init_fn=_start_worker,
         )
@@ -233,10 +232,6 @@ class _Decoder(Dataset[_Read]):
                 except Exception:  # a damaged file can raise nearly anything in PIL
                     failed.append(position)
         return _Read(torch.from_numpy(images), failed)
-
-
-def _as_it_is(read: Any) -> Any:
-    return read
 
 
 def _start_worker(_: int) -> None:

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from mixmo.augment.augmix import augmix
-from mixmo.augment.augmix import uniforms as augmix_uniforms
+from mixmo.augment.augmix import AUGMIX_UNIFORMS, augmix
 from mixmo.augment.basic import crop_flip, normalise, resized_crop
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.engine.source import Partners, draw_partners
@@ -95,7 +94,7 @@ class Batches:
         mix = self.mixer.draw(n, self.height, self.width, device, generator, recipe.ghosts)
         order = draw_order(members, n, device=device, generator=generator, ghosts=recipe.ghosts)
         same, crop = uniform(n), uniform(members, n, self.crop_uniforms)
-        operations = uniform(members, len(unique), augmix_uniforms()) if recipe.augmix else None
+        operations = uniform(members, len(unique), AUGMIX_UNIFORMS) if recipe.augmix else None
         pixel = None
         if self.augmentation is not None:
             gamma = draw_gamma(recipe.pixel_alpha, 2, members, n, device=device, generator=generator)

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mixmo.errors import UserError, first_line
+
+T = TypeVar("T")
 
 
 class World:
@@ -59,7 +61,7 @@ class World:
         """Whether one of the processes says so. Does not wait for the device."""
         return flags
 
-    def told(self, value: Any) -> Any:
+    def told(self, value: T) -> T:
         """What the writing process says."""
         return value
 
@@ -116,7 +118,7 @@ class Processes(World):
         dist.all_reduce(values, dist.ReduceOp.MAX, self.hosts)
         return tuple(bool(value) for value in values)
 
-    def told(self, value: Any) -> Any:
+    def told(self, value: T) -> T:
         box = [value]
         dist.broadcast_object_list(box, 0, self.hosts)
         return box[0]

@@ -34,7 +34,7 @@ from mixmo.predict import predict_split
 from mixmo.progress import Work
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run, environment, plain
+from mixmo.runs import Run, environment
 from mixmo.types import Answers, Dataset, Split
 
 AGREE = 16  # steps between two questions to the other processes whether to stop
@@ -70,11 +70,11 @@ class Trainer:
         if self.world.size > 1 and not recipe.ghost:
             self.net = synchronise(self.net, device)
         self.average = Average(self.net, recipe.average * self.schedule.steps_per_epoch) if recipe.average else None
-        self.scored = self.average.net if self.average else self.net
+        self.averaged = self.average.net if self.average else None
+        self.scored = self.averaged or self.net
         self.optimizer = sgd(self.net, recipe, recipe.rate)
         self.batches = Batches(recipe, dataset, self.train_split, self.world.part(recipe.batch_size))
-        averaged = self.average.net if self.average else None
-        self.state = self.checkpoints.load(self.net, self.optimizer, averaged) or State()
+        self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
         self.best: dict[str, Tensor] | None = self.checkpoints.best(self.state)
         on_gpu = device.type == "cuda"
         compiled = on_gpu if runtime.compile is None else runtime.compile
@@ -124,9 +124,9 @@ class Trainer:
         run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
         lines = [line for line in run.metrics() if line["epoch"] <= state.epochs_logged]
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        self.loggers.start(plain(self.recipe), lines)
+        self.loggers.start(self.recipe.to_dict(), lines)
 
-    def steps(self, until: int | None, stopped: "Flag") -> None:
+    def steps(self, until: int | None, stopped: Flag) -> None:
         """Steps, epochs and checkpoints, as long as they last."""
         run, state, world = self.run_folder, self.state, self.world
         last = self.schedule.steps if until is None else min(until, self.schedule.steps)
@@ -162,7 +162,7 @@ class Trainer:
         elif self.stopping:
             raise Stopped(f"stopped after step {state.step} of {self.schedule.steps}; continue with --resume")
 
-    def train_epoch(self, last: int, stopped: "Flag", progress: Progress) -> None:
+    def train_epoch(self, last: int, stopped: Flag, progress: Progress) -> None:
         """The rest of the epoch under way, or of it what fits between two checkpoints."""
         state, schedule = self.state, self.schedule
         epoch, began = schedule.epoch(state.step), time.monotonic()
@@ -203,7 +203,7 @@ class Trainer:
 
     def share_statistics(self) -> None:
         """The running statistics of batch normalisation, over the ghost batches of all processes."""
-        nets = (self.net, self.average.net) if self.average else (self.net,)
+        nets = (self.net, self.averaged) if self.averaged else (self.net,)
         for buffer in (buffer for net in nets for buffer in net.buffers() if buffer.is_floating_point()):
             buffer.copy_(self.world.mean(buffer))
 
@@ -259,8 +259,7 @@ class Trainer:
 
     def save(self) -> None:
         if self.world.writes:
-            averaged = self.average.net if self.average else None
-            self.checkpoints.save(self.state, self.net, self.optimizer, self.best, averaged)
+            self.checkpoints.save(self.state, self.net, self.optimizer, self.best, self.averaged)
 
     def finish(self) -> None:
         """Weights, logits in float32 and scores of the last and of the best epoch."""

@@ -39,7 +39,7 @@ def plain_norms(net: nn.Module) -> Sequence[nn.Module]:
 
 
 class RunningBatchNorm(nn.BatchNorm2d):
-    """Its part in what follows: the running statistics, which are those of torch."""
+    """Running statistics as torch's, for those below, which compute the statistics of a batch themselves."""
 
     def follow(self, mean_C: Tensor, variance_C: Tensor, count: int) -> None:
         """One step of the running statistics towards those of `count` values a channel."""

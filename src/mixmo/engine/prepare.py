@@ -16,7 +16,7 @@ from mixmo.models import training_bytes
 from mixmo.placement import on_cpu
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run, plain
+from mixmo.runs import Run
 from mixmo.saliency import SALIENCY
 from mixmo.types import Dataset, Split
 
@@ -33,7 +33,7 @@ def open_or_create(recipe: Recipe, out: Path, resume: bool, fitted: bool = False
     run = Run.open(out)
     if fitted:
         recipe = recipe.replace(epochs=run.recipe.epochs, warmup=run.recipe.warmup)
-    ours, theirs = plain(recipe), plain(run.recipe)
+    ours, theirs = recipe.to_dict(), run.recipe.to_dict()
     different = [f"{key} {theirs[key]} -> {ours[key]}" for key in ours if ours[key] != theirs[key]]
     if different:
         budget = all(change.split()[0] in ("epochs", "warmup") for change in different)

@@ -18,10 +18,6 @@ class Progress(Work):
         self.scores = ""  # of the last epoch that was scored
         self.paced: float | None = None  # since when the pace is measured
 
-    def __enter__(self) -> "Progress":
-        super().__enter__()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

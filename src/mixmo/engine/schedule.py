@@ -1,4 +1,4 @@
-"""Learning rate by step (paper, appendix D; NOTES of the published runs in the docstrings)."""
+"""Learning rate by step (paper, appendix D)."""
 
 import math
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mixmo.engine.batch import Batches, Draws
+from mixmo.errors import first_line
 from mixmo.gradaug import subnet_loss
 from mixmo.loss import loss
 from mixmo.models import Network
@@ -209,8 +210,7 @@ def by_type(draws: Draws) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def summary(error: BaseException) -> str:
-    """The first line of what it says."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def say(message: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from mixmo.about import About
 from mixmo.errors import UserError, check_path, unknown
 from mixmo.export import onnx_
 from mixmo.export.graph import Deployed
@@ -93,8 +92,7 @@ def export(
     path = check_path("path", path)
     check_target(path, precision, overwrite)
     net = ensemble(net)
-    known: About | None = getattr(net, "about", None)
-    if known is not None:
+    if (known := net.about) is not None:
         size, classes = size or known.size, classes or known.classes
         mean, std = (known.mean, known.std) if mean is None and std is None else (mean, std)
         if temperature is None and known.calibration is not None:

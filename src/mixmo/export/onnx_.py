@@ -6,17 +6,15 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from mixmo.errors import UserError
 from mixmo.export.metadata import INPUT, OUTPUTS, Metadata
-
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
 
 LIMIT = 2**31  # bytes that one ONNX file can hold
 LAYERS = ("Conv", "Gemm", "MatMul")
@@ -32,7 +30,7 @@ def check() -> None:
         raise UserError(f"ONNX needs a package that is not here ({error.name}); pip install 'mixmo[export]'") from error
 
 
-def write(program: "ExportedProgram", metadata: Metadata, path: Path, calibration: Tensor | None = None) -> None:
+def write(program: ExportedProgram, metadata: Metadata, path: Path, calibration: Tensor | None = None) -> None:
     """The program as an ONNX file of the precision that `metadata` names; int8 takes its ranges from `calibration`."""
     import onnx
 
@@ -61,7 +59,7 @@ def write(program: "ExportedProgram", metadata: Metadata, path: Path, calibratio
     path.write_bytes(model.SerializeToString())
 
 
-def plain(program: "ExportedProgram") -> "ExportedProgram":
+def plain(program: ExportedProgram) -> ExportedProgram:
     """The program in operations that torch's exporter knows, and writes in few words."""
     aten = torch.ops.aten
     known = {aten.scaled_dot_product_attention.default: attention, aten.special_entr.default: entropies}

@@ -4,21 +4,18 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from mixmo.export.metadata import Metadata
 from mixmo.export.onnx_ import quiet
 
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
 EXTRA = "mixmo.json"  # the name of the metadata inside the file
 
 
-def write(program: "ExportedProgram", metadata: Metadata, path: Path) -> None:
+def write(program: ExportedProgram, metadata: Metadata, path: Path) -> None:
     tidy(program)
     flatten(program)
     whole = io.BytesIO()  # not the file: where a disk is full, torch's own writer ends the process
@@ -27,14 +24,14 @@ def write(program: "ExportedProgram", metadata: Metadata, path: Path) -> None:
     compress(whole, path)
 
 
-def tidy(program: "ExportedProgram") -> None:
+def tidy(program: ExportedProgram) -> None:
     """Without the images that it was traced with, and the paths of this machine: a third of the graph's bytes."""
     program.example_inputs = None
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
 
 
-def flatten(program: "ExportedProgram") -> None:
+def flatten(program: ExportedProgram) -> None:
     """Weights side by side, under the names that the graph has for them.
 
     A loaded file looks each of them up at every call, and through nested modules this takes a tenth of a small

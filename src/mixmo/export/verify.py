@@ -47,7 +47,7 @@ def compare(graph: Deployed, session: Session, images_NCHW: Tensor) -> float:
 
 
 @torch.no_grad()
-def accuracy(predict: Session | Deployed, images_NCHW: Tensor, labels_N: Tensor, work: Work) -> float:
+def accuracy(predict: Session, images_NCHW: Tensor, labels_N: Tensor, work: Work) -> float:
     """Top1 of the ensemble, counted as a part of this work."""
     answers = []
     for batch in images_NCHW.split(100):

@@ -2,11 +2,12 @@
 
 import copy
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from mixmo.errors import UserError, first_line
 from mixmo.export import onnx_, pt2
@@ -16,14 +17,7 @@ from mixmo.fold import fold
 from mixmo.models.network import Ensemble
 from mixmo.wrapping.probe import Size
 
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
-
-class Session(Protocol):
-    """A written file that can be run."""
-
-    def __call__(self, images: Tensor) -> dict[str, Tensor]: ...
+Session = Callable[[Tensor], dict[str, Tensor]]  # a written file that can be run: images to outputs by name
 
 
 def prepared(net: Ensemble) -> tuple[Ensemble, Ensemble, str | None]:
@@ -72,7 +66,7 @@ def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor |
         ) from error
 
 
-def traced(graph: Deployed, size: Size) -> "ExportedProgram":
+def traced(graph: Deployed, size: Size) -> ExportedProgram:
     """The graph as torch.export sees it, for any number of images."""
     images, batch = torch.rand(2, *size), torch.export.Dim("batch", min=1)
     first: Exception | None = None

@@ -21,17 +21,17 @@ from mixmo.hub.architecture import build, classes, describe
 from mixmo.hub.backbones import library
 from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
-from mixmo.hub.shipped import near, shipped, shipped_folder
+from mixmo.hub.shipped import CONFIG, near, shipped, shipped_folder
 from mixmo.models import Ensemble, Network
 from mixmo.models.network import channels
 from mixmo.modes import evaluating
 from mixmo.placement import on_cpu
 from mixmo.weights import fill, put
 from mixmo.wrapping import Wrapped
-from mixmo.wrapping.given import bare
+from mixmo.wrapping.given import ensemble
 from mixmo.wrapping.probe import input_size
 
-WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+WEIGHTS, CARD = "model.safetensors", "README.md"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 LARGEST = 2**14  # pixels a side of an image: one of this size takes 3 GB
@@ -56,12 +56,10 @@ def save_pretrained(
     network in it must answer as this one does, after rounding if asked for; only a wrapped backbone that is neither
     timm's nor torchvision's, or has layers of its own options, needs to be given again to be read.
     """
-    folder, net = check_path("folder", folder), bare(net)
-    if not isinstance(net, Ensemble):
-        raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
+    folder, net = check_path("folder", folder), ensemble(net)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")
-    about = getattr(net, "about", None) if about is None else about
+    about = net.about if about is None else about
     if not isinstance(about, About | None):
         raise UserError(f"about is a {type(about).__name__}; give a mixmo.About(...)")
     if calibration is not None:
@@ -127,7 +125,7 @@ def from_pretrained(
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
     if len(types) > 1 or types & HALVES:
         net.float()  # CPUs are slow in half precision, and layers of different precision do not compute together
-    net.about = about  # type: ignore[assignment]
+    net.about = about
     return net.cpu().eval()  # what is in no file is where the given model was
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from mixmo.errors import UserError, first_line
-from mixmo.integrations.pairing import StepMixer, check_members
+from mixmo.integrations.pairing import StepMixer, check_mixer
 from mixmo.loss import loss
 from mixmo.mixing import Mixer
 from mixmo.models.network import Ensemble
@@ -30,7 +30,7 @@ class MixMoTrainer(Trainer):
     """
 
     def __init__(self, model: Ensemble, args: TrainingArguments | None = None, *, mixer: Mixer, **others: Any) -> None:
-        check_members(model, mixer)
+        check_mixer(model, mixer)
         check_arguments(args)
         others.setdefault("data_collator", collate)
         super().__init__(model, args, **others)

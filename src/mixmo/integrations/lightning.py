@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mixmo.errors import UserError, first_line
-from mixmo.integrations.pairing import StepMixer, check_members
+from mixmo.integrations.pairing import StepMixer, check_mixer
 from mixmo.loss import loss
 from mixmo.metrics.scores import nll, top1
 from mixmo.mixing import Mixer
@@ -35,7 +35,7 @@ class MixMoModule(LightningModule):
         self, net: Ensemble, mixer: Mixer, optimizer: Callable[[Iterable[nn.Parameter]], Any], *, seed: int = 0
     ) -> None:
         super().__init__()
-        check_members(net, mixer)
+        check_mixer(net, mixer)
         self.net = net
         self.mixer = StepMixer(mixer, seed)
         self.optimizer = optimizer

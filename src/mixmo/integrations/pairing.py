@@ -65,7 +65,7 @@ class Collate:
         return self.mixer(images, labels, self.progress)
 
 
-def check_members(net: Ensemble, mixer: Mixer) -> None:
+def check_mixer(net: Ensemble, mixer: Mixer) -> None:
     """That the network reads as many images as the mixer mixes."""
     net = ensemble(net)
     if not isinstance(mixer, Mixer):

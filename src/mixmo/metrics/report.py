@@ -62,16 +62,16 @@ class Report(NamedTuple):
         }
 
 
-def ready(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
     """Nested values as JSON can hold them, which has no NaN and no infinity.
 
-    >>> ready({"own": [1.0, float("nan")], "top1": 0.5})
+    >>> json_ready({"own": [1.0, float("nan")], "top1": 0.5})
     {'own': [1.0, None], 'top1': 0.5}
     """
     if isinstance(value, dict):
-        return {key: ready(inner) for key, inner in value.items()}
+        return {key: json_ready(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [ready(inner) for inner in value]
+        return [json_ready(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -131,5 +131,5 @@ def _fields(values: dict[str, float], known: Collection[str]) -> dict[str, Any]:
 def _plain(scores: Scores | Diversity) -> dict[str, Any]:
     ours = scores._asdict()
     own = ours.pop("own")
-    plain: dict[str, Any] = ready(ours | own)
+    plain: dict[str, Any] = json_ready(ours | own)
     return plain

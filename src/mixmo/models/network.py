@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from mixmo.about import About
 from mixmo.errors import UserError
 from mixmo.types import Hidden, Mix
 
@@ -29,6 +30,7 @@ class Ensemble(nn.Module):
     members: int  # images it reads at once: 1 once folded
     answers: int  # heads that answer
     stride: int  # image pixels a position of the mixed features, along each side
+    about: About | None = None  # how its images are prepared, its classes and scores, where that is known
 
     def forward(self, x: Mix | Tensor) -> Tensor:
         """Of a Mix, the answer of each head (heads, N, K); of plain images (N, C, H, W), the ensemble's (N, K).

@@ -5,7 +5,6 @@ Figures are made without pyplot: no window, no global state, always the Agg rend
 
 import io
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mixmo.errors import UserError
+from mixmo.files import replacing
 
 # Okabe and Ito's palette, which readers with any colour vision can tell apart; member m or run i has colour i.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
@@ -47,7 +47,7 @@ STYLE = {
 
 
 def matplotlib() -> Any:
-    """The library, in our style, or a UserError that says how to get it."""
+    """The library, or a UserError that says how to get it."""
     try:
         import matplotlib
         import matplotlib.collections
@@ -120,13 +120,6 @@ def save(drawn: Any, path: Path, force: bool = False, dpi: int = 150) -> Path:
     content = io.BytesIO()
     with styled():
         drawn.savefig(content, format=kind, dpi=dpi, metadata=silent[kind])
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(content.getvalue())
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"{path} could not be written ({error.strerror}); choose another --out") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return path

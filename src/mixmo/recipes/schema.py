@@ -262,6 +262,11 @@ class Recipe:
             channels=channels,
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, as YAML and JSON can hold it."""
+        fields = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
     def replace(self, **changes: Any) -> "Recipe":
         """Another recipe that differs in these fields; an unknown one is refused, naming the nearest valid one."""
         for name in changes:

@@ -37,17 +37,15 @@ def check(folder: Path) -> None:
 
 def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:
     """What is kept of a run or an ensemble on corrupted images, and on which; no path goes in."""
-    images = images_of(runs[0].recipe, folder)
+    images, paths = images_of(runs[0].recipe, folder), [run.path for run in runs]
     if runs[0].recipe.dataset == "digits":
-        return {"images": images, "pooled": _on_digits(runs, which, device)}
+        return {"images": images, "pooled": _on_digits(paths, which, device)}
     check(folder)
-    paths = [run.path for run in runs]
     return {"images": images, "pooled": score_corruptions(paths, folder, which, device)["pooled"]}
 
 
-def _on_digits(runs: Sequence[Run], which: str, device: torch.device) -> dict[str, float]:
+def _on_digits(paths: Sequence[Path], which: str, device: torch.device) -> dict[str, float]:
     """Pooled over all corruptions and severities."""
-    paths = [run.path for run in runs]
     models = [open_model(path, which, device) for path in paths]
     with Work("scoring corrupted digits", len(models) * len(corrupted_digits().labels)) as work:
         return score(*stack([model.answers(corrupted_digits(), work) for model in models], paths))

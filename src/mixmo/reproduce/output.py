@@ -8,11 +8,14 @@ from mixmo.analysis import columns
 from mixmo.analysis import to_csv as epochs_csv
 from mixmo.errors import UserError
 from mixmo.files import replacing
+from mixmo.plots import dynamics, filters, masks, tables, weights
+from mixmo.plots.style import save
 from mixmo.reproduce.execute import say
 from mixmo.reproduce.report import Report
 from mixmo.reproduce.store import Store
 from mixmo.reproduce.text import slug, to_csv
 from mixmo.runs import Run
+from mixmo.types import Dataset
 
 
 def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
@@ -26,8 +29,6 @@ def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
         tables = {label: columns(run) for label, run in shown.items()}
         _write(folder / f"{name}-epochs.csv", epochs_csv(tables))
     try:
-        from mixmo.plots.style import save
-
         drawn = picture(report, shown, root)
         if drawn is not None:
             save(drawn, folder / f"{name}.png", force=True)
@@ -54,8 +55,6 @@ def shown_runs(report: Report, store: Store) -> dict[str, Run]:
 
 def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | None:
     """The picture of a table; None if it would show runs and there are none."""
-    from mixmo.plots import dynamics, filters, masks, tables, weights
-
     kind = report.plan.table.picture.kind
     if kind in ("dynamics", "filters") and not shown:
         return None
@@ -75,7 +74,7 @@ def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | N
     return drawn
 
 
-def some_images(root: Path | None) -> Any:
+def some_images(root: Path | None) -> Dataset:
     """CIFAR-100 where it is there, else the digits, as large: on 8 x 8 pixels some masks are all or nothing."""
     try:
         return data.load("cifar100", root, train=False)

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,24 +128,23 @@ def value(cell: Cell, group: Group, store: Store, where: Where) -> float | None:
     if kind == "scores" and len(group) == 1:
         return scores.of_scores(score, whole[0].json("scores.json")[which]) if complete else None
     name, images = derived_name(cell), corruption.images_of(group[0], where.corrupted)
-
-    def valid(kept: Any) -> bool:
-        """Scores on other corrupted images are made anew."""
-        return kind != "corrupted" or kept.get("images", corruption.ORIGINAL) == images
-
-    def compute() -> Any:
-        if kind == "corrupted":
-            return corruption.corrupted_scores(whole, which, where.corrupted, where.device)
-        return scores.filter_scores(whole, which) if kind == "filters" else scores.ensemble_scores(whole)
-
     kept = store.derived(group, name)
-    if kept is None or not valid(kept):
+    if kept is not None and kind == "corrupted" and kept.get("images", corruption.ORIGINAL) != images:
+        kept = None  # scores on other corrupted images are made anew
+    if kept is None:
         if not complete:
             return None
-        kept = store.keep(group, name, compute())
+        kept = store.keep(group, name, derive(kind, whole, which, where))
     if kind == "corrupted":
         return float(kept["pooled"][score.split()[1]])
     return scores.of_filters(score, kept, cell.channel) if kind == "filters" else scores.of_scores(score, kept[which])
+
+
+def derive(kind: str, runs: Sequence[Run], which: str, where: Where) -> dict[str, Any]:
+    """What is kept of a run, or of some as one ensemble, for scores of this kind."""
+    if kind == "corrupted":
+        return corruption.corrupted_scores(runs, which, where.corrupted, where.device)
+    return scores.filter_scores(runs, which) if kind == "filters" else scores.ensemble_scores(runs)
 
 
 def printed(table: paper.Table, row: int, column: int) -> paper.Figure | None:
@@ -191,5 +191,5 @@ def devices(plan: Plan, store: Store) -> dict[str, int]:
 def device_of(run: Run) -> str:
     try:
         return str(run.json("environment.json")["device_name"])
-    except (UserError, KeyError):
+    except UserError:
         return "an unknown device"

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from mixmo.errors import UserError, unknown
-from mixmo.recipes.schema import FIELDS, Recipe
+from mixmo.recipes.schema import FIELDS, KINDS, Recipe, fits
 from mixmo.reproduce.plan import Plan, trained
 
 FIXED = ("dataset", "networks", "seed")  # what the table or --seeds says, not --set
@@ -31,17 +31,17 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
             raise unknown("field", name, FIELDS)
         if name in settings:
             raise UserError(f"--set {name} is given twice; give it once")
-        usual = getattr(Recipe, name)
+        usual, kind = getattr(Recipe, name), KINDS[name]
         try:
             value = yaml.safe_load(text)
             if isinstance(usual, float):
                 value = math.nan if value is None else float(value)
             elif isinstance(usual, tuple):
                 value = tuple(map(float, value))
-            elif type(value) not in ((int, type(None)) if usual is None else (type(usual),)):
+            elif not fits(value, kind):
                 raise TypeError
         except (TypeError, ValueError, yaml.YAMLError) as error:
-            such = "a whole number" if usual is None else f"such as {usual}"
+            such = f"such as {usual}" if usual is not None else "a text" if fits("", kind) else "a whole number"
             raise UserError(f"--set {word}: {name} is {such}; give a value of that kind") from error
         settings[name] = value
     return settings

@@ -19,15 +19,15 @@ from mixmo.errors import UserError
 from mixmo.files import index_of, replacing
 from mixmo.recipes import METHODS, PROTOCOLS, named
 from mixmo.recipes.schema import FIELDS, Recipe
-from mixmo.runs import Run, plain
+from mixmo.runs import Run
 
 APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
 
 
 def digest(*recipes: Recipe) -> str:
     """A short hash of recipes. Fields at the schema's default do not enter: one that is added later changes no hash."""
-    usual = plain(Recipe())
-    said = [{key: value for key, value in plain(recipe).items() if value != usual[key]} for recipe in recipes]
+    usual = Recipe().to_dict()
+    said = [{key: value for key, value in recipe.to_dict().items() if value != usual[key]} for recipe in recipes]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
 
 

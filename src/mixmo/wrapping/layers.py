@@ -53,7 +53,6 @@ class Encoders(Copies):
         super().__init__(copies)
         self.layout = layout
         self.linear = linear
-        self.scale = 1.0 if linear else 1 / len(copies)
         device = next((p.device for p in self.copies.parameters()), None)
         # Empty between calls: then every member gets the image that comes along the backbone.
         self.register_buffer("others", torch.empty(0, device=device), persistent=False)  # (M - 1, N, C, H, W)
@@ -79,7 +78,7 @@ class Encoders(Copies):
             features = from_maps(blend(maps, self.coefficients), self.layout)
         else:
             features = blend(encoded, None)
-        return features if self.scale == 1 else features * self.scale
+        return features if self.linear else features * (1 / len(self.copies))
 
 
 class Heads(Copies):
