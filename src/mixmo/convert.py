@@ -48,9 +48,9 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, a
         _convert_wrapped(result, members or net.members, classes, apart)
     else:
         raise UserError(f"a {type(net).__name__} cannot be converted; only networks of mixmo.create and mixmo.wrap can")
-    about: About | None = getattr(net, "about", None)
+    about = net.about
     names = about.classes if about and classes is None else None
-    result.about = about and About(about.size, about.mean, about.std, names, about.resize)  # type: ignore[assignment]
+    result.about = about and About(about.size, about.mean, about.std, names, about.resize)
     return result
 
 

@@ -54,7 +54,7 @@ def predict(
         check_whole("batch_size", batch_size)
     if not isinstance(calibration, Calibration | None):
         raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
-    abouts: list[About | None] = [getattr(net, "about", None) for net in nets]
+    abouts = [net.about for net in nets]
     pixels = _images(images, abouts)
     for net in nets:
         check_multiplex(net, images_per_pass)

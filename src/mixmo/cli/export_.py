@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
     check_target(parsed.to, parsed.precision, parsed.force)
     check_single(parsed.model, parsed.to)
     net = load(parsed.model, parsed.which)
-    about: About | None = getattr(net, "about", None)
+    about = net.about
     if about is None:
         raise UserError(f"{parsed.model} does not say how its images are prepared; export it with mixmo.export instead")
     if parsed.temperature is None:

@@ -2,7 +2,6 @@
 
 import torch
 
-from mixmo.about import About
 from mixmo.convert import convert
 from mixmo.engine.norm import set_ghost
 from mixmo.errors import UserError
@@ -39,7 +38,7 @@ def begin_with(net: Network, recipe: Recipe, dataset: Dataset) -> None:
     given = load(str(recipe.start))
     if not isinstance(given, Network):
         raise UserError(f"start = {recipe.start} is a {type(given).__name__}; train it in a loop of your own")
-    about: About | None = getattr(given, "about", None)
+    about = given.about
     same = (about and about.classes) == dataset.classes
     members = net.members if net.members != given.members else None
     converted = convert(given, members=members, classes=None if same else len(dataset.classes))

@@ -61,7 +61,7 @@ def save_pretrained(
         raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")
-    about = getattr(net, "about", None) if about is None else about
+    about = net.about if about is None else about
     if not isinstance(about, About | None):
         raise UserError(f"about is a {type(about).__name__}; give a mixmo.About(...)")
     if calibration is not None:
@@ -127,7 +127,7 @@ def from_pretrained(
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
     if len(types) > 1 or types & HALVES:
         net.float()  # CPUs are slow in half precision, and layers of different precision do not compute together
-    net.about = about  # type: ignore[assignment]
+    net.about = about
     return net.cpu().eval()  # what is in no file is where the given model was
 
 

@@ -45,7 +45,7 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
         check_about(net, about)
     except UserError as error:
         raise UserError(f"{run.path / 'dataset.json'}: {error}") from error
-    net.about = about  # type: ignore[assignment]
+    net.about = about
     return net
 
 

@@ -101,7 +101,7 @@ def open_model(path: Path, which: str, device: torch.device) -> Model:
     """The network or networks, on the device."""
     stored = is_run(path) and Run(path).finished  # asked first: it may end while the weights of a checkpoint are read
     nets = [load(one, which).to(device) for one in networks(path)]
-    about: About | None = getattr(nets[0], "about", None)
+    about = nets[0].about
     if about is None:
         raise UserError(f"{path} does not say how its images are prepared; save it with about=mixmo.About(...)")
     return Model(path, nets, about, device, stored)

@@ -1,13 +1,16 @@
 """M encoders, the mixing block, one core network, M heads (paper, section 3.1 and figure 2)."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from mixmo.errors import UserError
 from mixmo.types import Hidden, Mix
+
+if TYPE_CHECKING:
+    from mixmo.about import About
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -29,6 +32,7 @@ class Ensemble(nn.Module):
     members: int  # images it reads at once: 1 once folded
     answers: int  # heads that answer
     stride: int  # image pixels a position of the mixed features, along each side
+    about: "About | None" = None  # how its images are prepared, what its classes are called, how it is calibrated
 
     def forward(self, x: Mix | Tensor) -> Tensor:
         """Of a Mix, the answer of each head (heads, N, K); of plain images (N, C, H, W), the ensemble's (N, K).
