@@ -154,7 +154,7 @@ def test_arrays_and_pixels():
         ),
         (torch.zeros(2, 3, 8, 8, dtype=torch.int64), "type torch.int64"),
         (torch.full((1, 3, 8, 8), torch.nan), "hold NaN or infinite values"),
-        ([[1.0]], "images are of type list"),
+        ([[1.0]], "images are of type list; give a tensor or array .*, a batch at a time"),
         (np.array([[[[None]]]]), "images are of type ndarray"),
         (torch.zeros(2, 1, 8, 8), "cannot read images of 1 channels and 8 x 8 pixels"),
         (torch.zeros(2, 8, 8, 3), r"cannot read images of 8 channels and 8 x 3 pixels .*give them \(N, C, H, W\)"),
