@@ -318,8 +318,13 @@ def test_the_calibration_of_the_network_is_used(held_out):
 
 
 def test_a_calibration_of_other_classes_is_refused(held_out):
-    with pytest.raises(UserError, match="fitted to 6 classes, and the network knows 10"):
-        mixmo.predict(network(classes=10), pixels(), calibration=calibrate(*held_out))
+    fitted = calibrate(*held_out)
+    for predicted in (
+        lambda: mixmo.predict(network(classes=10), pixels(), calibration=fitted),
+        lambda: Prediction(torch.zeros(2, 3, 10), fitted),
+    ):
+        with pytest.raises(UserError, match="fitted to 6 classes, and the network knows 10"):
+            predicted()
 
 
 def test_what_was_not_fitted():

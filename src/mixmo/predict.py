@@ -67,11 +67,6 @@ def predict(
     classes = sorted({logits.shape[-1] for logits in parts})
     if len(classes) > 1:
         raise UserError(f"the networks know {classes} classes; those of one ensemble must know the same")
-    if calibration is not None and calibration.classes not in (0, *classes):
-        raise UserError(
-            f"the calibration was fitted to {calibration.classes} classes, and the network knows {classes[0]}; "
-            "fit it to logits of this network with mixmo.calibrate"
-        )
     return Prediction(torch.cat(parts), calibration)
 
 

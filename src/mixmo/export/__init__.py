@@ -122,11 +122,7 @@ def export(
     if classes is not None and len(classes) != count:
         raise UserError(f"{len(classes)} class names for a network of {count} classes; give one each")
     left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
-    if fitted.classes not in (0, count):
-        raise UserError(
-            f"the calibration was fitted to {fitted.classes} classes, and the network knows {count}; fit it to logits "
-            "of this network with mixmo.calibrate"
-        )
+    fitted.check_classes(count)
     metadata = Metadata(
         tuple(classes or ()),
         size,
