@@ -232,6 +232,22 @@ def test_sets_and_abstention_in_another_runtime(tmp_path: Path, monkeypatch: pyt
     assert 200 < prediction.sets.sum() < 2000
 
 
+def test_a_file_is_calibrated_by_its_own_answers(tmp_path: Path) -> None:
+    """Log-probabilities of its members are their logits but for a constant a sample."""
+    net = network()
+    held = torch.randn(100, *SIZE, generator=torch.Generator().manual_seed(0))
+    logits = mixmo.predict(net, held).logits
+    labels = (logits.mean(0) + 4 * torch.randn(100, 10)).argmax(1)
+    path = export(net, tmp_path / "net.pt2", size=SIZE, temperature=1).path
+    members = torch.from_numpy(run_file(path, held)["members"])
+    got = mixmo.calibrate(members.clamp_min(1e-30).log().transpose(0, 1), labels)
+    expected = mixmo.calibrate(logits, labels)
+    assert got.temperature == pytest.approx(expected.temperature, rel=1e-2)
+    assert got.conformal is not None
+    assert expected.conformal is not None
+    assert got.conformal.quantile == pytest.approx(expected.conformal.quantile, rel=1e-3)
+
+
 def test_a_calibration_of_another_network(tmp_path: Path) -> None:
     net, fitted = network(), mixmo.calibrate(torch.randn(2, 20, 3), torch.arange(20) % 3, risk=None)
     with pytest.raises(UserError, match=r"`calibration` takes images.* net\.about = mixmo\.About.* or as temperature="):
