@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -204,10 +205,57 @@ def test_a_single_network(tmp_path: Path, suffix: str) -> None:
 
 def test_a_loaded_network_tells_what_it_knows(tmp_path: Path) -> None:
     net = network()
-    net.about = About(SIZE, (0.3,), (0.4,), CLASSES, calibration=Calibration(2.5))  # type: ignore[assignment]
+    net.about = About(SIZE, (0.3,), (0.4,), CLASSES, calibration=Calibration(2.5))
     about = metadata(export(mixmo.fold(net), tmp_path / "net.pt2").path)
     assert (about["size"], about["mean"], about["temperature"]) == ([1, 8, 8], [0.3], 2.5)
     assert tuple(about["classes"]) == CLASSES
+
+
+def test_sets_and_abstention_in_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/export.md does it, without this package: what `predict` says of the network that was calibrated."""
+    monkeypatch.chdir(tmp_path)
+    net = network()  # images of the fit lie on the thresholds, where rounding decides: others are predicted
+    held, images = torch.randn(2, 200, *SIZE, generator=torch.Generator().manual_seed(0))
+    logits = mixmo.predict(net, held).logits
+    calibration = mixmo.calibrate(logits, (logits.mean(0) + 4 * torch.randn(200, 10)).argmax(1), level=0.9, risk=0.1)
+    net.about = About(SIZE, (0.3,), (0.4,), CLASSES, calibration=calibration)
+    export(net, "model.onnx")
+    text = (Path(__file__).resolve().parents[1] / "docs" / "export.md").read_text()
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "abstain" in block)
+    names: dict[str, Any] = {"onnxruntime": onnxruntime, "json": json, "images": images.numpy()}
+    exec(code, names)
+    prediction = mixmo.predict(net, images)
+    np.testing.assert_array_equal(names["sets"], prediction.sets)
+    np.testing.assert_array_equal(names["abstain"], prediction.abstain)
+    assert calibration.temperature != 1
+    assert 0 < prediction.abstain.sum() < 200  # some are answered, and some not
+    assert 200 < prediction.sets.sum() < 2000
+
+
+def test_a_file_is_calibrated_by_its_own_answers(tmp_path: Path) -> None:
+    """Log-probabilities of its members are their logits but for a constant a sample."""
+    net = network()
+    held = torch.randn(100, *SIZE, generator=torch.Generator().manual_seed(0))
+    logits = mixmo.predict(net, held).logits
+    labels = (logits.mean(0) + 4 * torch.randn(100, 10)).argmax(1)
+    path = export(net, tmp_path / "net.pt2", size=SIZE, temperature=1).path
+    members = torch.from_numpy(run_file(path, held)["members"])
+    got = mixmo.calibrate(members.clamp_min(1e-30).log().transpose(0, 1), labels)
+    expected = mixmo.calibrate(logits, labels)
+    assert got.temperature == pytest.approx(expected.temperature, rel=1e-2)
+    assert got.conformal is not None
+    assert expected.conformal is not None
+    assert got.conformal.quantile == pytest.approx(expected.conformal.quantile, rel=1e-3)
+
+
+def test_a_calibration_of_another_network(tmp_path: Path) -> None:
+    net, fitted = network(), mixmo.calibrate(torch.randn(2, 20, 3), torch.arange(20) % 3, risk=None)
+    with pytest.raises(UserError, match=r"`calibration` takes images.* net\.about = mixmo\.About.* or as temperature="):
+        export(net, tmp_path / "net.onnx", size=SIZE, calibration=fitted)  # type: ignore[arg-type]
+    net.about = About(SIZE, (0.3,), (0.4,), calibration=fitted)
+    with pytest.raises(UserError, match="fitted to 3 classes, and the network knows 10"):
+        export(net, tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

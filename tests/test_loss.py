@@ -37,6 +37,13 @@ def test_against_a_loop(targets: Tensor) -> None:
     assert torch.equal(MixMoLoss()(LOGITS, mix), loss(LOGITS, mix))
 
 
+def test_soft_targets_of_few_digits() -> None:
+    """Labels smoothed in bfloat16 sum to one but for rounding."""
+    soft = (torch.nn.functional.one_hot(LABELS, 5) * 0.9 + 0.02).bfloat16()
+    assert not torch.equal(soft.float().sum(-1), torch.ones(2, 3))
+    torch.testing.assert_close(loss(LOGITS, mixed(soft)).item(), by_hand(mixed(soft.float())), rtol=1e-2, atol=0)
+
+
 def test_any_kind_of_integer() -> None:
     expected = loss(LOGITS, mixed(LABELS))
     for same in (LABELS.int(), LABELS.byte(), torch.nn.functional.one_hot(LABELS, 5)):
@@ -52,6 +59,9 @@ def test_any_kind_of_integer() -> None:
         (torch.full((2, 3, 4), 0.25), "soft targets give 4 classes, but the network knows 5"),
         (LABELS[..., None], "soft targets give 1 classes, but the network knows 5"),
         (LABELS[:, :2], "for logits of shape"),
+        (torch.tensor([0.0, 1, 1, 0, 1]).expand(2, 3, 5), "sum to 3; .* several labels at once cannot be learned"),
+        (torch.zeros(2, 3, 5).long(), "sum to 0"),
+        (torch.full((2, 3, 5), float("nan")), "sum to nan"),
     ],
 )
 def test_targets_that_do_not_fit(targets: Tensor, said: str) -> None:
@@ -69,4 +79,5 @@ def test_logits_of_something_else_than_the_mix() -> None:
 
 def test_labels_are_not_looked_at_while_compiling() -> None:
     compiled = torch.compile(loss, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(LOGITS, mixed(LABELS)), loss(LOGITS, mixed(LABELS)))
+    for targets in (LABELS, torch.nn.functional.one_hot(LABELS, 5)):
+        assert torch.equal(compiled(LOGITS, mixed(targets)), loss(LOGITS, mixed(targets)))

@@ -154,7 +154,7 @@ def test_arrays_and_pixels():
         ),
         (torch.zeros(2, 3, 8, 8, dtype=torch.int64), "type torch.int64"),
         (torch.full((1, 3, 8, 8), torch.nan), "hold NaN or infinite values"),
-        ([[1.0]], "images are of type list"),
+        ([[1.0]], "images are of type list; give a tensor or array .*, a batch at a time"),
         (np.array([[[[None]]]]), "images are of type ndarray"),
         (torch.zeros(2, 1, 8, 8), "cannot read images of 1 channels and 8 x 8 pixels"),
         (torch.zeros(2, 8, 8, 3), r"cannot read images of 8 channels and 8 x 3 pixels .*give them \(N, C, H, W\)"),
@@ -318,8 +318,13 @@ def test_the_calibration_of_the_network_is_used(held_out):
 
 
 def test_a_calibration_of_other_classes_is_refused(held_out):
-    with pytest.raises(UserError, match="fitted to 6 classes, and the network knows 10"):
-        mixmo.predict(network(classes=10), pixels(), calibration=calibrate(*held_out))
+    fitted = calibrate(*held_out)
+    for predicted in (
+        lambda: mixmo.predict(network(classes=10), pixels(), calibration=fitted),
+        lambda: Prediction(torch.zeros(2, 3, 10), fitted),
+    ):
+        with pytest.raises(UserError, match="fitted to 6 classes, and the network knows 10"):
+            predicted()
 
 
 def test_what_was_not_fitted():

@@ -12,7 +12,10 @@ SMALLEST, LARGEST = 1e-6, 1e6  # of mean and std: beyond, float32 has no digits 
 
 @dataclass(frozen=True)
 class About:
-    """Set as `net.about` by `mixmo.load`, saved with the weights, used by `mixmo.predict`."""
+    """What a network knows of itself: `net.about`, set by `mixmo.load`, or by whoever trained it.
+
+    `mixmo.predict`, `save_pretrained` and `export` use it, and need not be told again.
+    """
 
     size: tuple[int, int, int]  # (C, H, W) of what the network sees
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]

@@ -48,6 +48,14 @@ class Calibration:
                     if not abs(value) < LARGEST:
                         raise UserError(f"{name} = {value} of a {type(part).__name__}; fit it again")
 
+    def check_classes(self, classes: int) -> None:
+        """Refuses a network of other classes than those it was fitted to."""
+        if self.classes not in (0, classes):
+            raise UserError(
+                f"the calibration was fitted to {self.classes} classes, and the network knows {classes}; fit it to "
+                "logits of this network with mixmo.calibrate"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts and numbers, ready for JSON."""
         return asdict(self)

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from mixmo.errors import UserError
 from mixmo.types import Mix
 
+SLACK = 0.02  # of the sum of soft targets, which may be bfloat16
+
 
 def loss(logits: Tensor, mix: Mix) -> Tensor:
     """L = sum_i mean_n w_r(kappa_i) CE(y_i, d_i): each head's cross-entropy, weighted by how much it could see.
@@ -56,8 +58,7 @@ def fitting(targets: Tensor, logits: Tensor) -> Tensor:
         if targets.is_floating_point():
             raise UserError(f"labels are of type {targets.dtype}; give class indices as integers")
         targets = targets.long()
-        # On an accelerator, looking at them would make the host wait for it.
-        if targets.device.type == "cpu" and targets.numel() and not torch.compiler.is_compiling():
+        if _may_look(targets):
             low, high = (int(value) for value in targets.aminmax())
             if low < 0 or high >= classes:
                 raise UserError(
@@ -74,4 +75,18 @@ def fitting(targets: Tensor, logits: Tensor) -> Tensor:
         raise UserError(
             f"soft targets give {targets.shape[-1]} classes, but the network knows {classes}; give a value for each"
         )
-    return targets if targets.is_floating_point() else targets.to(logits.dtype)
+    targets = targets if targets.is_floating_point() else targets.to(logits.dtype)
+    if _may_look(targets):
+        sums = targets.float().sum(-1)
+        wrong = sums[~((sums - 1).abs() < SLACK)]
+        if wrong.numel():
+            raise UserError(
+                f"the soft targets of a sample sum to {wrong[0].item():.4g}; give probabilities, which sum to one: a "
+                "sample has one class, and several labels at once cannot be learned"
+            )
+    return targets
+
+
+def _may_look(targets: Tensor) -> bool:
+    """Whether their values can be checked: on an accelerator, looking at them would make the host wait for it."""
+    return targets.device.type == "cpu" and targets.numel() > 0 and not torch.compiler.is_compiling()

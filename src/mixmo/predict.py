@@ -32,7 +32,7 @@ def predict(
     """What a network says of images, in batches that fit; several networks are one ensemble of N x M members.
 
     Images are float (N, C, H, W), normalised as in training, on any device; or uint8 (N, H, W, C) or (N, C, H, W) for
-    a network that knows its normalisation (`mixmo.load`). The prediction is where the images are. A network is used in
+    a network that knows its normalisation (`net.about`). The prediction is where the images are. A network is used in
     eval mode and left as it was. `calibration` is by default that saved with the network, if it is one.
 
     `images_per_pass` different images share each pass of a network of M members: 1 gives one image to all of them (the
@@ -64,11 +64,6 @@ def predict(
     classes = sorted({logits.shape[-1] for logits in parts})
     if len(classes) > 1:
         raise UserError(f"the networks know {classes} classes; those of one ensemble must know the same")
-    if calibration is not None and calibration.classes not in (0, *classes):
-        raise UserError(
-            f"the calibration was fitted to {calibration.classes} classes, and the network knows {classes[0]}; "
-            "fit it to logits of this network with mixmo.calibrate"
-        )
     return Prediction(torch.cat(parts), calibration)
 
 
@@ -193,7 +188,9 @@ def _images(images: Tensor | np.ndarray, abouts: Sequence[About | None]) -> Tens
     if isinstance(images, np.ndarray) and images.dtype.kind in "biuf":
         images = torch.from_numpy(np.ascontiguousarray(images))
     if not isinstance(images, Tensor):
-        raise UserError(f"images are of type {type(images).__name__}; give a tensor or array (N, C, H, W)")
+        raise UserError(
+            f"images are of type {type(images).__name__}; give a tensor or array (N, C, H, W), a batch at a time"
+        )
     if images.is_meta:
         raise UserError("images are on the meta device, where nothing is stored; give them on a CPU or a GPU")
     if images.ndim != 4 or 0 in images.shape:
@@ -207,7 +204,7 @@ def _images(images: Tensor | np.ndarray, abouts: Sequence[About | None]) -> Tens
     if images.dtype != torch.uint8 or len(known) < len(abouts):
         raise UserError(
             f"images are of type {images.dtype}; give floats normalised as in training, or uint8 to a network that "
-            "knows its normalisation (mixmo.load)"
+            "knows its normalisation (net.about, as after mixmo.load)"
         )
     channels = known[0].size[0]
     if images.shape[-1] == channels:

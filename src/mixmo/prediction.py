@@ -32,6 +32,8 @@ class Prediction:
         if not isinstance(self.logits, Tensor) or self.logits.dim() != 3:
             what = tuple(self.logits.shape) if isinstance(self.logits, Tensor) else type(self.logits).__name__
             raise UserError(f"a prediction of logits {what}; give a tensor (members, samples, classes)")
+        if self.calibration is not None:
+            self.calibration.check_classes(self.logits.shape[-1])
         finite = int(self.logits.isfinite().all(-1).all(0).sum())
         if finite < self.logits.shape[1]:  # the largest of them would pass for an answer
             raise UserError(

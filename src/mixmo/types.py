@@ -7,7 +7,7 @@ N samples, M members, K classes, C channels, H W pixels, h w positions of the en
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, device
 
 from mixmo.errors import UserError
 
@@ -80,3 +80,14 @@ class Mix(NamedTuple):
     targets: Tensor  # (heads, N) class indices, or (heads, N, K) soft targets that sum to one
     weights: Tensor  # (heads, N): w_r(kappa), which sum to the number of heads over them
     hidden: Hidden | None = None  # for the feature-space baselines
+
+    def to(self, where: device | str, *, non_blocking: bool = False) -> "Mix":
+        """All of it on another device, for batches that a data loader mixed."""
+
+        def moved(part: Tensor) -> Tensor:
+            return part.to(where, non_blocking=non_blocking)
+
+        hidden = None
+        if self.hidden is not None:
+            hidden = Hidden(moved(self.hidden.partner), tuple(map(moved, self.hidden.shares)))
+        return Mix(moved(self.images), moved(self.coefficients), moved(self.targets), moved(self.weights), hidden)

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
 import mixmo
@@ -51,17 +52,54 @@ def test_from_timm_to_onnxruntime(
     assert about["folded"] == "true"
 
 
-@pytest.mark.parametrize("heading", OTHERS)
-def test_blocks(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def given() -> dict[str, Any]:
+    """The names that the blocks take for granted."""
     torch.manual_seed(0)
     sets = [TensorDataset(torch.randn(n, 3, 8, 8), torch.randint(0, 10, (n,))) for n in (128, 16)]
     net = mixmo.create("wrn10_1", classes=10, members=2)
+    return {"net": net, "mixer": mixmo.Mixer("cut"), "train_set": sets[0], "test_set": sets[1]}
+
+
+@pytest.mark.parametrize("heading", OTHERS)
+def test_blocks(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = given()
+    net = names["net"]
     before = {name: weight.clone() for name, weight in net.named_parameters()}
-    names: dict[str, Any] = {"net": net, "mixer": mixmo.Mixer("cut"), "train_set": sets[0], "test_set": sets[1]}
     exec(blocks()[heading], names)
     if "optimizer" in names or "trainer" in names:
         assert any(not torch.equal(weight, before[name]) for name, weight in net.named_parameters())
+
+
+def test_class_weights_and_smoothing() -> None:
+    """The losses of the docs are those of torch, head by head and sample by sample."""
+    names, seen = given(), []
+    net = names["net"].eval()
+    net.register_forward_hook(lambda module, mixes, logits: seen.append((*mixes, logits)))
+    exec(blocks()["Class weights, smoothed labels, other losses"], names)
+    options = ({"weight": names["class_weights"]}, {"label_smoothing": 0.1})
+    kappa = [mix.weights for mix, _ in seen]
+    kappa[0] = kappa[0] / names["class_weights"][seen[0][0].targets]
+    hard = [seen[0][0].targets, seen[1][0].targets.argmax(-1)]
+    for option, (_, logits), weights, labels, got in zip(
+        options, seen, kappa, hard, (names["weighted_loss"], names["smooth_loss"]), strict=True
+    ):
+        entropy = [F.cross_entropy(z, y, **option, reduction="none") for z, y in zip(logits, labels, strict=True)]
+        torch.testing.assert_close(got, (weights * torch.stack(entropy)).mean(1).sum())
+
+
+def test_groups_are_the_ends_and_the_core() -> None:
+    names = given()
+    exec(blocks()["Which parameters learn how fast"], names)
+    outer, core = ({id(weight) for weight in names[part]} for part in ("outer", "core"))
+    net = names["wrapped"]
+    mix = mixmo.Mixer("cut", stride=net.stride)(*names["train_set"][:4])
+    mixmo.loss(net(mix), mix).backward()
+    learned = {id(weight) for weight in net.parameters() if weight.grad is not None}
+    assert learned == outer
+    assert len(outer) == 2 + 4  # two stems without a bias, two heads with one
+    assert outer | core == {id(weight) for weight in net.parameters()}
+    assert not outer & core
 
 
 def test_loops_are_short() -> None:

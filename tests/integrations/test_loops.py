@@ -16,7 +16,7 @@ import mixmo
 from mixmo.augment.basic import normalise
 from mixmo.errors import UserError
 from mixmo.integrations.pairing import Collate, StepMixer
-from mixmo.types import Dataset, Mix
+from mixmo.types import Dataset, Hidden, Mix
 
 STEPS, BATCH, SEED = 10, 16, 3
 MIXER = mixmo.Mixer("cut", members=2)
@@ -200,6 +200,36 @@ def test_collate(samples: TensorDataset, workers: int) -> None:
     assert all(masked)
     collate.progress = 1.0  # no masks any more
     assert all(mix.coefficients[:, :, 0].std((2, 3)).max() < 1e-6 for mix in loader)
+
+
+def test_a_mix_goes_to_a_device_as_a_whole(samples: TensorDataset) -> None:
+    mix = Collate(mixmo.Mixer("cut"))([samples[n] for n in range(4)])
+    hidden = Hidden(torch.arange(4), (torch.rand(4, 1, 1, 1), torch.rand(4, 1, 1, 1)))
+    for whole in (mix, mix._replace(hidden=hidden)):
+        moved = whole.to("meta", non_blocking=True)
+        tensors = [*moved[:4], *((moved.hidden.partner, *moved.hidden.shares) if moved.hidden else ())]
+        assert isinstance(moved, Mix)
+        assert len(tensors) == (4 if whole is mix else 7)
+        assert all(tensor.is_meta for tensor in tensors)
+    back = mix.to("cpu")
+    assert all(torch.equal(one, other) for one, other in zip(back[:4], mix[:4], strict=True))
+
+
+def test_fully_sharded(samples: TensorDataset) -> None:
+    """Every weight is in pieces between calls of the network; one process holds them all here."""
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    images, labels = samples[:8]
+    net, mix = network().eval(), mixmo.Mixer("cut")(images, labels)
+    expected = mixmo.loss(net(mix), mix).item(), mixmo.predict(net, images).probs
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        fully_shard(net, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+        register_fsdp_forward_method(net, "each")
+        torch.testing.assert_close(mixmo.predict(net, images).probs, expected[1])
+        assert mixmo.loss(net(mix), mix).item() == pytest.approx(expected[0])
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_other_members_are_refused() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from mixmo.calibration import Calibration
 from mixmo.errors import UserError, check_path, unknown
 from mixmo.export import onnx_
 from mixmo.export.graph import Deployed
@@ -79,7 +80,7 @@ def export(
     It gives `probs`, `members`, `entropy` and `mutual_information` of a batch (see `Deployed`). The network is folded
     if it can be. A float32 file that differs from PyTorch by more than 1e-4 is not left behind.
 
-    What a network of `mixmo.load` knows of itself need not be given.
+    What the network knows of itself (`net.about`, as after `mixmo.load`) need not be given.
 
     size: of the images, (C, H, W).
     classes, mean, std: names of the classes and what images were normalised with; they go into the metadata.
@@ -92,16 +93,21 @@ def export(
     path = check_path("path", path)
     check_target(path, precision, overwrite)
     net = ensemble(net)
-    if (known := net.about) is not None:
+    known = net.about
+    fitted = (known and known.calibration) or Calibration()
+    if known is not None:
         size, classes = size or known.size, classes or known.classes
         mean, std = (known.mean, known.std) if mean is None and std is None else (mean, std)
-        if temperature is None and known.calibration is not None:
-            temperature = known.calibration.temperature
-    temperature = checked_temperature(temperature)
+    temperature = checked_temperature(fitted.temperature if temperature is None else temperature)
     if not isinstance(classes, Sequence | None):
         raise UserError(f"classes = {classes!r}; give a name for each class")
     check_size(size)
     size = input_size(net) if size is None else (size[0], size[1], size[2])
+    if isinstance(calibration, Calibration):
+        raise UserError(
+            "`calibration` takes images, from which int8 has its ranges; give what mixmo.calibrate fitted in "
+            "net.about = mixmo.About(..., calibration=...), or as temperature=calibration.temperature"
+        )
     for images in (calibration, None if test is None else test[0]):
         check_images(images, size)
     if precision == "int8" and (calibration is None or len(calibration) == 0):
@@ -116,7 +122,19 @@ def export(
     if classes is not None and len(classes) != count:
         raise UserError(f"{len(classes)} class names for a network of {count} classes; give one each")
     left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
-    metadata = Metadata(tuple(classes or ()), size, *left, normalise, temperature, members, why is None, precision)
+    fitted.check_classes(count)
+    metadata = Metadata(
+        tuple(classes or ()),
+        size,
+        *left,
+        normalise,
+        temperature,
+        members,
+        why is None,
+        precision,
+        fitted.conformal,
+        fitted.selective,
+    )
     with drafts(path) as folder:
         draft = folder / path.name
         with Work(f"writing {path.name}"):
@@ -136,10 +154,10 @@ def export(
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
 
 
-def checked_temperature(given: float | None) -> float:
-    """1 where none is given."""
+def checked_temperature(given: float) -> float:
+    """Refuses what logits cannot be divided by."""
     try:
-        temperature = 1.0 if given is None else float(given)
+        temperature = float(given)
     except (TypeError, ValueError):
         temperature = math.nan
     if not 0 < temperature < math.inf:

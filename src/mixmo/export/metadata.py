@@ -8,6 +8,8 @@ from typing import Any
 
 import mixmo
 from mixmo.errors import UserError
+from mixmo.metrics.conformal import Conformal
+from mixmo.metrics.selective import Selective
 
 INPUT = "images"
 OUTPUTS = {
@@ -32,6 +34,8 @@ class Metadata:
     members: int
     folded: bool
     precision: str
+    sets: Conformal | None = None  # the classes k with 1 - p_k <= quantile ("lac"), where p is at temperature 1
+    abstain: Selective | None = None  # where max_k p_k <= threshold, of the same p
 
     @property
     def colour(self) -> str:

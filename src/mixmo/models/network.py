@@ -57,8 +57,12 @@ class Ensemble(nn.Module):
     def check_count(self, images_MNCHW: Tensor) -> None:
         """Refuses more images a sample, or fewer, than there are members."""
         if len(images_MNCHW) != self.members:
-            count, members = len(images_MNCHW), self.members
-            raise UserError(f"{count} images a sample for a network that reads {members} at once; give one a member")
+            hint = f"make the Mixer with members={self.members}"
+            if self.members == 1 and self.answers > 1:
+                hint = "it is folded: train the network that it was folded from"
+            raise UserError(
+                f"{len(images_MNCHW)} images a sample for a network that reads {self.members} at once; {hint}"
+            )
 
 
 class Network(Ensemble):
