@@ -18,7 +18,7 @@ from mixmo.engine.checkpoint import Checkpoints, State
 from mixmo.engine.distributed import World, lost, reason
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import synchronise
-from mixmo.engine.prepare import check_memory, describe, hold_out
+from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out, sums_logged
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
@@ -122,8 +122,9 @@ class Trainer:
         (run.path / seal.NAME).unlink(missing_ok=True)  # of a run that was finished before
         run.write("environment.json", json.dumps({**environment(self.device), "processes": world.size}, indent=2))
         run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
-        lines = [line for line in run.metrics() if line["epoch"] <= state.epochs_logged]
+        lines = run.metrics_until(state.epochs_logged)
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        state.logged = sums_logged(lines)
         self.loggers.start(plain(self.recipe), lines)
 
     def steps(self, until: int | None, stopped: "Flag") -> None:
@@ -237,6 +238,7 @@ class Trainer:
         if self.world.writes:
             self.run_folder.add_metrics(line)
             self.loggers.log(line)
+        state.logged = {**(state.logged or {}), **sums_logged([line])}  # another one: that before may be being saved
         state.epochs_logged, state.meter = state.step // steps, (0.0, 0.0)
         self.step.meter.zero_()
         return line
@@ -284,6 +286,7 @@ class Trainer:
                 save_tensors(tensors, run.path / f"logits-{which}.safetensors")
                 save_tensors(stored, run.path / f"{which}.safetensors", self.runtime.shard_mb)
         if self.world.writes:
+            check_logged(run, self.state, self.schedule.steps)  # the checksums to come would call right what is there
             run.finish(scores)
         self.world.told(None)  # nobody leaves before the files are there
 

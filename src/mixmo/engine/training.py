@@ -54,7 +54,7 @@ def train(
             trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
             if trainer.state.step:
                 check_data(run, recipe, dataset)
-            check_logged(run, trainer.state.epochs_logged, trainer.state.step, trainer.schedule.steps)
+            check_logged(run, trainer.state, trainer.schedule.steps)
             if runtime.minutes is not None and trainer.state.step == 0:
                 trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
             trainer.run(until)
