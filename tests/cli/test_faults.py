@@ -98,6 +98,7 @@ def test_help_says_what_must_be_given(capsys: pytest.CaptureFixture[str]) -> Non
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: x"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
 def test_too_little_memory(

@@ -125,14 +125,14 @@ def run(arguments: list[str]) -> int:
         print(__version__, flush=True)
         return 0
     from mixmo.engine import Stopped
-    from mixmo.memory import exhausted
+    from mixmo.memory import told
     from mixmo.progress import shown
 
     try:
         if arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS)
         module = importlib.import_module(f"mixmo.cli.{arguments[0]}_")
-        with shown():
+        with shown(), told(lower(arguments[0])):
             module.main(arguments[1:])
         sys.stdout.flush()
     except (UserError, UserWarning) as error:  # a warning under `python -W error`
@@ -144,11 +144,6 @@ def run(arguments: list[str]) -> int:
         return 130
     except SystemExit as done:  # --help
         return int(done.code or 0)
-    except (MemoryError, RuntimeError) as error:
-        if not exhausted(error):
-            raise
-        print(f"mixmo{rank()}: there is not enough memory; {lower(arguments[0])}", file=sys.stderr)
-        return 2
     return 0
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import torch
@@ -110,6 +110,8 @@ class Trainer:
                 self.loggers.finish("success")
             except BaseException as error:
                 self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
+                with suppress(UserError):  # what went wrong first is what to say
+                    self.checkpoints.wait()  # another training may begin here as soon as this one has ended
                 if self.world.size > 1 and isinstance(error, RuntimeError) and lost(error):  # in a step or a scoring
                     raise UserError(self.lost_message(error)) from error
                 raise
@@ -138,7 +140,7 @@ class Trainer:
                 try:
                     self.train_epoch(last, stopped, progress)
                 except UserError:  # the images cannot be read any more: what was learnt stays
-                    if world.size == 1:
+                    if world.size == 1 and math.isfinite(state.meter[0]):
                         self.save()
                         self.checkpoints.wait()
                     raise
