@@ -34,6 +34,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a list": lambda path: path.write_text("[1, 2]\n"),
     "another dict": lambda path: path.write_text('{"a": 1}\n'),
     "null": lambda path: path.write_text("null\n"),
+    "deep": lambda path: path.write_text("[" * 9999 + "\n"),
+    "a long number": lambda path: path.write_text("9" * 9999 + "\n"),
 }
 READERS = {
     "recipe.yaml": ["eval"],

@@ -107,7 +107,7 @@ class Run:
                 raise UserError("it ends amid a line")
             fields["decay"] = tuple(fields.get("decay", ()))
             recipe = Recipe().replace(**fields)
-        except (yaml.YAMLError, UnicodeDecodeError, UserError, TypeError) as error:
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             remedy = "restore it or train again"
             if reason.startswith(OWN):

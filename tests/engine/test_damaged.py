@@ -39,7 +39,7 @@ def copy(half: Path, tmp_path: Path) -> Path:
 def test_the_newest(copy: Path, name: str, content: bytes) -> None:
     (path,) = (copy / "checkpoints").glob(name)
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"checkpoints/00000007 cannot be used: .*; remove that folder") as error:
+    with pytest.raises(UserError, match=r"00000007 cannot be used: .*; bring back .*, or remove that folder") as error:
         train(SMALL, copy, QUIET, resume=True)
     assert "\n" not in str(error.value)
 

@@ -245,7 +245,7 @@ def read_state(checkpoint: Path) -> State:
         if not all(isinstance(number, int) for number in numbers) or state.step != int(checkpoint.name):
             raise ValueError(f"it is of step {state.step}")
         return replace(state, best_top1=float(state.best_top1), seconds=float(state.seconds))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
 
 
@@ -262,8 +262,8 @@ def unusable(checkpoint: Path, error: Exception) -> UserError:
     """One sentence, though the error may be several, for other remedies than that of a checkpoint."""
     reason = " ".join(str(error).split()).partition("; ")[0]
     return UserError(
-        f"the checkpoint {checkpoint} cannot be used: {reason}; remove that folder to continue from an earlier one, "
-        "or from the start if there is none"
+        f"the checkpoint {checkpoint} cannot be used: {reason}; bring back what it was from a copy, or remove that "
+        "folder to continue from an earlier one, or from the start if there is none"
     )
 
 

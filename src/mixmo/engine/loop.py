@@ -110,7 +110,7 @@ class Trainer:
                 self.loggers.finish("success")
             except BaseException as error:
                 self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
-                with suppress(UserError):  # what went wrong first is what to say
+                with suppress(Exception):  # what went wrong first is what to say
                     self.checkpoints.wait()  # another training may begin here as soon as this one has ended
                 if self.world.size > 1 and isinstance(error, RuntimeError) and lost(error):  # in a step or a scoring
                     raise UserError(self.lost_message(error)) from error
