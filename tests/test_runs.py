@@ -20,7 +20,7 @@ from mixmo import UserError, seal
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.evaluation import load_network, load_test, score_runs, stack
-from mixmo.files import drafts, load_tensors, save_tensors, unwritten
+from mixmo.files import drafts, load_tensors, replacing, save_tensors, unwritten
 from mixmo.recipes import named
 from mixmo.runs import WHICH, Run, environment
 from mixmo.types import Answers
@@ -382,6 +382,17 @@ def test_the_remedy_is_that_of_the_fault(tmp_path: Path, number: int, remedy: st
         f"({os.strerror(number)}); what was there before is intact: {remedy}, then give the command again, "
         "a training with --resume"
     )
+
+
+def test_two_that_write_one_file(tmp_path: Path) -> None:
+    """Such as the same table, from two containers, where both may be process 1."""
+    with replacing(tmp_path / "table") as one:
+        one.write_text("one")
+        with replacing(tmp_path / "table") as two:
+            two.write_text("two")
+        assert (tmp_path / "table").read_text() == "two"
+    assert (tmp_path / "table").read_text() == "one"
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 
 def test_tensors_in_a_folder_that_is_gone(tmp_path: Path) -> None:
