@@ -420,6 +420,16 @@ def test_the_gallery_of_masks_needs_no_download(tmp_path: Path) -> None:
     assert [cell.area for cell in columns["patchup"]] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9], abs=0.25)
 
 
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As on a full disk; before, the command that made half of what was asked for ended well."""
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "tables" / "untrained" / "weights.png"
+    picture.mkdir(parents=True)
+    assert main(["reproduce", "weights", "--scale", "smoke", *ON_CPU, "--out", str(tmp_path)]) == 2
+    assert "weights.png is a folder" in capsys.readouterr().err
+    assert sorted(path.name for path in picture.parent.iterdir()) == ["weights.csv", "weights.md", "weights.png"]
+
+
 def test_tables_without_training(tmp_path: Path) -> None:
     assert main(["reproduce", "weights", "parameters", "--scale", "smoke", *ON_CPU, "--out", str(tmp_path)]) == 0
     assert not (tmp_path / "runs").exists()

@@ -4,6 +4,7 @@ Figures are made without pyplot: no window, no global state, always the Agg rend
 """
 
 import io
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -120,7 +121,7 @@ def save(drawn: Any, path: Path, force: bool = False, dpi: int = 150) -> Path:
     content = io.BytesIO()
     with styled():
         drawn.savefig(content, format=kind, dpi=dpi, metadata=silent[kind])
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # as in files.replacing
     try:
         temporary.write_bytes(content.getvalue())
         temporary.replace(path)
