@@ -444,7 +444,7 @@ def test_what_fails_before_the_first_step_leaves_nothing(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (RuntimeError("out of memory"), "failed"),
+        (RuntimeError("shapes differ"), "failed"),
         (KeyboardInterrupt(), "interrupted"),
         (Stopped(), "interrupted"),
     ],
