@@ -20,7 +20,7 @@ from mixmo import UserError, seal
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
 from mixmo.evaluation import load_network, load_test, score_runs, stack
-from mixmo.files import drafts, load_tensors, save_tensors, unwritten
+from mixmo.files import drafts, load_tensors, replacing, save_tensors, unwritten
 from mixmo.recipes import named
 from mixmo.runs import WHICH, Run, environment
 from mixmo.types import Answers
@@ -34,6 +34,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a list": lambda path: path.write_text("[1, 2]\n"),
     "another dict": lambda path: path.write_text('{"a": 1}\n'),
     "null": lambda path: path.write_text("null\n"),
+    "deep": lambda path: path.write_text("[" * 9999 + "\n"),
+    "a long number": lambda path: path.write_text("9" * 9999 + "\n"),
 }
 READERS = {
     "recipe.yaml": ["eval"],
@@ -382,6 +384,17 @@ def test_the_remedy_is_that_of_the_fault(tmp_path: Path, number: int, remedy: st
     )
 
 
+def test_two_that_write_one_file(tmp_path: Path) -> None:
+    """Such as the same table, from two containers, where both may be process 1."""
+    with replacing(tmp_path / "table") as one:
+        one.write_text("one")
+        with replacing(tmp_path / "table") as two:
+            two.write_text("two")
+        assert (tmp_path / "table").read_text() == "two"
+    assert (tmp_path / "table").read_text() == "one"
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
 def test_tensors_in_a_folder_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"x.safetensors could not be written \(No such file or directory\).* which was removed"
@@ -453,7 +466,7 @@ def test_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lost_epochs_are_told(tmp_path: Path) -> None:
     train(SMALL, tmp_path / "run", QUIET, until=5)  # one epoch
     (tmp_path / "run" / "metrics.jsonl").write_text("")
-    with pytest.warns(UserWarning, match="has lost the epochs 1 to 1"):
+    with pytest.warns(UserWarning, match="has lost its lines of epoch 1; training goes on without them"):
         run = train(SMALL, tmp_path / "run", QUIET, resume=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -49,7 +49,7 @@ def load_so_far(run: Run, which: str) -> tuple[Network, int | None]:
 
         step = Checkpoints(run.path / "checkpoints").fill(net, which, averaged=recipe.average > 0)
         when = "before any epoch was scored"
-        if lines := run.metrics():  # not every epoch may have one
+        if lines := [line for line in run.metrics() if line.get("step")]:  # not every epoch may have one
             when = f"after epoch {step * lines[-1]['epoch'] // lines[-1]['step']} of {recipe.epochs}"
         warnings.warn(
             f"the training of {run.path} has not ended; its {which} weights so far are those of step {step:,}, {when}",

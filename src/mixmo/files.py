@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ AGAIN = "if it is of a run, remove scores.json there and train with --resume, wh
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary neighbour that takes the place of `path` when all went well, and is removed when not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # not by process: containers share numbers
     try:
         yield temporary
         with temporary.open("rb") as file:

@@ -4,6 +4,8 @@ import math
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -70,8 +72,19 @@ def exhausted(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    said = r"(allocate|out of|not enough) memory|Caught MemoryError"  # the latter by a worker of a DataLoader
+    said = r"(allocate|out of|not enough) memory|_ALLOC_FAILED|Caught MemoryError"  # the last by a DataLoader's worker
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
+
+
+@contextmanager
+def told(remedy: str) -> Iterator[None]:
+    """That there is no memory left is said in one sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not exhausted(error):
+            raise
+        raise UserError(f"there is not enough memory; {remedy}") from error
 
 
 def amount(count: float) -> str:

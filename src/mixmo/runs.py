@@ -106,7 +106,7 @@ class Run:
                 raise UserError("it ends amid a line")
             fields["decay"] = tuple(fields.get("decay", ()))
             recipe = Recipe().replace(**fields)
-        except (yaml.YAMLError, UnicodeDecodeError, UserError, TypeError) as error:
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split())
             remedy = "restore it or train again"
             if reason.startswith(OWN):
@@ -148,20 +148,31 @@ class Run:
             return []
         try:
             text = path.read_text(encoding="utf-8")
-            lines, parsed = text.splitlines(), []
             seal.check(path)
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is damaged ({error}); restore it, or remove it to go on without") from error
+        lines, parsed = text.splitlines(), list[dict[str, Any]]()
         for number, line in enumerate(lines, 1):
             try:
-                parsed.append(json.loads(line))
-                if not isinstance(parsed[-1], dict) or not isinstance(parsed[-1].get("epoch"), int):
-                    raise UserError(f"{path} is damaged (line {number} is no epoch); remove that line")
-            except json.JSONDecodeError as error:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
                 # A killed process may leave half a line at the end; it is written again on resume.
                 if number < len(lines) or text.endswith("\n"):
                     raise UserError(f"{path} is damaged ({error} of line {number}); remove that line") from error
+                break
+            if not isinstance(found, dict) or not isinstance(found.get("epoch"), int):
+                raise UserError(f"{path} is damaged (line {number} is no epoch); remove that line")
+            if parsed and found["epoch"] <= parsed[-1]["epoch"]:
+                raise UserError(
+                    f"{path} is damaged (line {number} is of epoch {found['epoch']}, after epoch "
+                    f"{parsed[-1]['epoch']}); remove that line"
+                )
+            parsed.append(found)
         return parsed
+
+    def metrics_until(self, epoch: int) -> list[dict[str, Any]]:
+        """Those up to this epoch: what comes after the checkpoint to go on from will be written again."""
+        return [line for line in self.metrics() if line["epoch"] <= epoch]
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """One more line of metrics.jsonl."""

@@ -4,8 +4,10 @@ safetensors files carry none: with a bit flipped, or taken from another seed, th
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mixmo.errors import UserError
 
@@ -39,6 +41,11 @@ def changed(file: Path) -> UserError:
         f"{file} is not as it was when it was saved: it is damaged, edited or of another training; bring it back from "
         f"a copy;{again} or remove {NAME} there to take it as it is"
     )
+
+
+def of_line(line: Mapping[str, Any]) -> str:
+    """What a line of metrics.jsonl says, in few characters; however it is spaced, and whatever ends it."""
+    return hashlib.sha256(json.dumps(line).encode()).hexdigest()[:16]
 
 
 def digest(file: Path) -> str:

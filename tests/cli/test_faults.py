@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from mixmo.engine import train
 from mixmo.engine.signals import stop_signals
 from mixmo.progress import Lasting
 from mixmo.recipes import named
+from mixmo.reproduce.execute import say
 from mixmo.runs import Run
 
 REFUSED = {
@@ -96,6 +98,7 @@ def test_help_says_what_must_be_given(capsys: pytest.CaptureFixture[str]) -> Non
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: x"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
 def test_too_little_memory(
@@ -137,6 +140,37 @@ def test_an_output_that_is_full(
         assert main(words) == 2
     said = "mixmo: standard output or a file: No space left on device; check it and try again\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_messages_that_nobody_can_read_end_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log on a full disk, or a terminal that is gone: what is said on standard error is not what is asked for."""
+    said = []
+
+    def plan(_: object) -> None:
+        for line in ("run 1 of 2", "run 2 of 2"):
+            say(line)
+            said.append(line)
+        raise UserError("and so is the last sentence")
+
+    monkeypatch.setattr("mixmo.cli.reproduce_.main", plan)
+    with monkeypatch.context() as patched, open("/dev/full", "w", buffering=1) as full:
+        patched.setattr("sys.stderr", full)
+        assert main(["reproduce"]) == 2
+        assert sys.stderr is full
+    assert said == ["run 1 of 2", "run 2 of 2"]
+
+
+def test_a_warning_that_is_to_be_an_error(monkeypatch: pytest.MonkeyPatch, said: Callable[..., str]) -> None:
+    """As under `python -W error`."""
+
+    def warn(_: object) -> None:
+        warnings.warn("the training has not ended", stacklevel=1)
+
+    monkeypatch.setattr("mixmo.cli.eval_.main", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert said("eval") == "mixmo: the training has not ended\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")

@@ -212,3 +212,16 @@ def test_a_damaged_checkpoint_is_not_read(stopped: Run, tmp_path: Path) -> None:
     best.write_bytes(data)
     with pytest.raises(UserError, match=r"00000013 cannot be used: .*best-.* is not as it was when it was saved"):
         load_network(run, "best")
+
+
+def test_a_line_of_the_log_that_was_damaged(stopped: Run, tmp_path: Path) -> None:
+    """A letter of a name, say: the weights can be had without it."""
+    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    log = run.path / "metrics.jsonl"
+    for name in ("step", "test", "ensemble"):
+        log.write_text((stopped.path / "metrics.jsonl").read_text().replace(f'"{name}"', '"name"'))
+        for which in ("last", "best"):
+            with pytest.warns(Unfinished, match="those of step"):
+                about = mixmo.load(run.path, which).about
+            assert about is not None
+            assert about.scores == {}

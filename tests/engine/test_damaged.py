@@ -1,6 +1,8 @@
 """Damaged checkpoints: what is wrong is said, what is not needed does not matter, nothing of the user's is removed."""
 
+import json
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from mixmo.types import Dataset, Split
 
 SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=512)
 STEPS = 5  # an epoch
+LOGGED = SMALL.replace(epochs=4)
 QUIET = Runtime(device="cpu", quiet=True, keep_every=1)
 
 
@@ -36,7 +39,7 @@ def copy(half: Path, tmp_path: Path) -> Path:
 def test_the_newest(copy: Path, name: str, content: bytes) -> None:
     (path,) = (copy / "checkpoints").glob(name)
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"checkpoints/00000007 cannot be used: .*; remove that folder") as error:
+    with pytest.raises(UserError, match=r"00000007 cannot be used: .*; bring back .*, or remove that folder") as error:
         train(SMALL, copy, QUIET, resume=True)
     assert "\n" not in str(error.value)
 
@@ -154,3 +157,93 @@ def test_the_users_own_copy_stays(copy: Path) -> None:
     train(SMALL, copy, QUIET, resume=True, until=STEPS + 3)
     assert (folder / "00000007 before the holidays" / "weights.safetensors").is_file()
     assert not (folder / "00000007").exists()
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stopped in the fourth epoch: metrics.jsonl has three lines."""
+    return train(LOGGED, tmp_path_factory.mktemp("logged") / "run", QUIET, until=3 * STEPS + 1).path
+
+
+def refused(path: Path, said: str) -> None:
+    """By --resume, which leaves the log as it is."""
+    log = path / "metrics.jsonl"
+    before = log.read_bytes()
+    with pytest.raises(UserError, match=said):
+        train(LOGGED, path, QUIET, resume=True)
+    assert log.read_bytes() == before
+    assert not (path / "scores.json").exists()
+
+
+def test_a_log_that_changed(logged: Path, tmp_path: Path) -> None:
+    """A digit, or the lines of another training, in a file that reads as well as before; its remedies help."""
+    path = Path(shutil.copytree(logged, tmp_path / "run"))
+    log = path / "metrics.jsonl"
+    whole = log.read_text()
+    one, two, three = whole.splitlines(keepends=True)
+    number = json.loads(two)["train"]["loss"]
+    log.write_text(one + two.replace(str(number), str(number + 1)) + three)
+    refused(path, r"metrics.jsonl is not as it was written: its lines of epoch 2 are damaged, edited or of another")
+    log.write_text(one + three)
+    with pytest.warns(UserWarning, match=r"metrics.jsonl has lost its lines of epoch 2; training goes on without"):
+        train(LOGGED, path, QUIET, resume=True, until=3 * STEPS + 2)
+    log.write_text(three)
+    with pytest.warns(UserWarning, match=r"its lines of epoch 1;"):  # what was lost before has been said
+        run = train(LOGGED, path, QUIET, resume=True)
+    assert [line["epoch"] for line in run.metrics()] == [3, 4]
+
+
+def test_a_log_of_another_training(logged: Path, tmp_path: Path) -> None:
+    other = train(LOGGED.replace(seed=1), tmp_path / "other", QUIET, until=3 * STEPS)
+    path = Path(shutil.copytree(logged, tmp_path / "run"))
+    shutil.copy(other.path / "metrics.jsonl", path)
+    refused(path, r"its lines of epochs 1, 2, 3 are damaged, edited or of another run; bring it back from a copy")
+
+
+def test_a_log_with_a_line_twice(logged: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(logged, tmp_path / "run"))
+    one, two, three = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text(one + two + two + three)
+    refused(path, r"metrics.jsonl is damaged \(line 3 is of epoch 2, after epoch 2\); remove that line")
+
+
+def test_a_log_that_says_the_same_in_other_bytes(logged: Path, tmp_path: Path) -> None:
+    """Other ends of lines, or what a killed process wrote after its last checkpoint."""
+    path = Path(shutil.copytree(logged, tmp_path / "run"))
+    whole = (path / "metrics.jsonl").read_bytes()
+    (path / "metrics.jsonl").write_bytes(whole.replace(b"\n", b"\r\n") + b'{"epoch": 4}\r\n{"epoch": 5, "st')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(LOGGED, path, QUIET, resume=True, until=3 * STEPS + 2)
+    assert (path / "metrics.jsonl").read_bytes() == whole
+
+
+def test_a_log_that_changes_during_the_training(tmp_path: Path) -> None:
+    """The checksums of the finished run do not call it right."""
+
+    class Editor:
+        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+            log = tmp_path / "run" / "metrics.jsonl"
+            log.write_text(log.read_text().replace('"epoch": 1, "step": 5', '"epoch": 1, "step": 7'))
+
+        def log_hyperparams(self, *_: object) -> None: ...
+        def finalize(self, *_: object) -> None: ...
+
+    with pytest.raises(UserError, match=r"metrics.jsonl is not as it was written: its lines of epoch 1 are damaged"):
+        train(SMALL.replace(epochs=1), tmp_path / "run", QUIET, loggers=[Editor()])
+    assert not (tmp_path / "run" / seal.NAME).exists()
+    assert not (tmp_path / "run" / "scores.json").exists()
+
+
+def test_a_log_of_an_earlier_version(logged: Path, tmp_path: Path) -> None:
+    """Its checkpoints remember nothing of the lines; those of the next training do."""
+    path = Path(shutil.copytree(logged, tmp_path / "run"))
+    newest = path / "checkpoints" / f"{3 * STEPS + 1:08d}"
+    state = json.loads((newest / "state.json").read_text())
+    del state["logged"]
+    (newest / "state.json").write_text(json.dumps(state))
+    (newest / seal.NAME).unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(LOGGED, path, QUIET, resume=True, until=3 * STEPS + 2)
+    assert len(json.loads((path / "checkpoints" / f"{3 * STEPS + 2:08d}" / "state.json").read_text())["logged"]) == 3

@@ -1,6 +1,7 @@
 """Training end to end on the digits: the same from run to run, stopped anywhere, resumed to the last bit."""
 
 import copy
+import itertools
 import json
 import math
 import os
@@ -8,7 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,9 +23,11 @@ from helpers import assert_same
 from mixmo import UserError, data
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
+from mixmo.engine.checkpoint import Snapshot
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import hold_out
-from mixmo.engine.source import plan
+from mixmo.engine.source import Samples, each_step, plan
+from mixmo.engine.step import Step
 from mixmo.evaluation import load_network, score_runs
 from mixmo.loss import loss
 from mixmo.metrics.report import Report, evaluate
@@ -60,6 +66,44 @@ def test_a_loss_that_explodes_is_said_and_not_saved(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"training diverged.*lower lr"):
         train(SMALL.replace(lr=1e30, warmup=0.0), tmp_path / "run", RUNTIME)
     assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+def test_a_loss_that_explodes_before_the_images_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint from before is not replaced by one of weights that are none."""
+
+    def lost(*given: Any) -> Iterator[Samples]:
+        yield from itertools.islice(each_step(*given), 2)
+        raise UserError("the images cannot be read")
+
+    train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
+    monkeypatch.setattr("mixmo.engine.loop.each_step", lost)
+    monkeypatch.setattr("mixmo.engine.schedule.Schedule.lr", lambda *_: 1e30)
+    with pytest.raises(UserError, match="the images cannot be read"):
+        train(SMALL, tmp_path / "run", RUNTIME, resume=True)
+    assert [path.name for path in (tmp_path / "run").glob("checkpoints/0*")] == [f"{STEPS:08d}"]
+
+
+def test_too_little_memory_within_a_training(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU that others use too: it is said how to go on, and when it is, nobody writes there any more."""
+    fetch, step, steps = Snapshot.fetch, Step.__call__, []
+
+    def slow(self: Snapshot) -> dict[str, torch.Tensor]:
+        time.sleep(0.1 if len(steps) > STEPS else 0.0)
+        return fetch(self)
+
+    def exhausted(self: Step, *given: Any) -> None:
+        steps.append(given)
+        if len(steps) == STEPS + 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        step(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshot, "fetch", slow)
+        patch.setattr(Step, "__call__", exhausted)
+        with pytest.raises(UserError, match=r"not enough memory; end other programs and give .* with --resume"):
+            train(SMALL, tmp_path / "run", replace(RUNTIME, save_seconds=0.001))
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+    assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
 
 
 def test_killed_without_warning(finished: Run, tmp_path: Path) -> None:
@@ -400,7 +444,7 @@ def test_what_fails_before_the_first_step_leaves_nothing(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (RuntimeError("out of memory"), "failed"),
+        (RuntimeError("shapes differ"), "failed"),
         (KeyboardInterrupt(), "interrupted"),
         (Stopped(), "interrupted"),
     ],

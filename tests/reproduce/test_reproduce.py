@@ -374,6 +374,19 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
     assert Run(out / "runs" / run_name(third)).finished
 
 
+def test_too_little_memory_for_one_run_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("mixmo.engine.training.Trainer", exhausted)
+    assert main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--out", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("failed for the same reason") == 2
+    assert "3 of 3 runs failed and are missing above; the first: there is not enough memory; end other pro" in errors
+
+
 def test_a_reason_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
     assert main(["reproduce", "mixing", "--scale", "minutes", *ON_CPU, *where]) == 2
@@ -405,6 +418,16 @@ def test_the_gallery_of_masks_needs_no_download(tmp_path: Path) -> None:
     """On the digits' own 8 x 8 pixels, PatchUp's blocks of 7 would cover everything at every ratio."""
     columns = gallery(*two_images(some_images(tmp_path))[:2])
     assert [cell.area for cell in columns["patchup"]] == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9], abs=0.25)
+
+
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As on a full disk; before, the command that made half of what was asked for ended well."""
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "tables" / "untrained" / "weights.png"
+    picture.mkdir(parents=True)
+    assert main(["reproduce", "weights", "--scale", "smoke", *ON_CPU, "--out", str(tmp_path)]) == 2
+    assert "weights.png is a folder" in capsys.readouterr().err
+    assert sorted(path.name for path in picture.parent.iterdir()) == ["weights.csv", "weights.md", "weights.png"]
 
 
 def test_tables_without_training(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import importlib
 import os
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TextIO
 
 from mixmo.errors import UserError, unknown
 from mixmo.startup import terminated_as_interrupted
@@ -45,11 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_streams()
     usual, warnings.formatwarning = warnings.formatwarning, spoken
+    heard, sys.stderr = sys.stderr, Heard(sys.stderr)
     try:
         with terminated_as_interrupted():
             return run(arguments)
     except BrokenPipeError:  # the reader of our output has seen enough
-        drop_output()
+        drop(sys.stdout)
         return 0
     except OSError as error:
         where = error.filename or "standard output or a file"
@@ -57,19 +60,42 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             sys.stdout.flush()
         except OSError:
-            drop_output()
+            drop(sys.stdout)
         return 2
     except KeyboardInterrupt:
         if not rank():
             print("mixmo: interrupted", file=sys.stderr)
         return 130
     finally:
-        warnings.formatwarning = usual
+        warnings.formatwarning, sys.stderr = usual, heard
+        try:
+            sys.stderr.flush()
+        except OSError:
+            drop(sys.stderr)
 
 
-def drop_output() -> None:
+def drop(stream: TextIO) -> None:
     """What is still to be written would fail once more when the process ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Heard:
+    """Standard error, if somebody listens: a terminal that is closed or a log on a full disk ends no hours of work."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def spoken(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
@@ -99,17 +125,17 @@ def run(arguments: list[str]) -> int:
         print(__version__, flush=True)
         return 0
     from mixmo.engine import Stopped
-    from mixmo.memory import exhausted
+    from mixmo.memory import told
     from mixmo.progress import shown
 
     try:
         if arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS)
         module = importlib.import_module(f"mixmo.cli.{arguments[0]}_")
-        with shown():
+        with shown(), told(lower(arguments[0])):
             module.main(arguments[1:])
         sys.stdout.flush()
-    except UserError as error:
+    except (UserError, UserWarning) as error:  # a warning under `python -W error`
         print(f"mixmo{rank()}: {error}", file=sys.stderr)
         return 2
     except Stopped as stopped:
@@ -118,11 +144,6 @@ def run(arguments: list[str]) -> int:
         return 130
     except SystemExit as done:  # --help
         return int(done.code or 0)
-    except (MemoryError, RuntimeError) as error:
-        if not exhausted(error):
-            raise
-        print(f"mixmo{rank()}: there is not enough memory; {lower(arguments[0])}", file=sys.stderr)
-        return 2
     return 0
 
 

@@ -31,6 +31,7 @@ class State:
     best_step: int | None = None
     best_top1: float = -1.0
     seconds: float = 0.0  # spent training so far
+    logged: dict[int, str] | None = None  # sums of the epochs' lines in metrics.jsonl; in earlier versions, none
 
 
 class Snapshot:
@@ -238,11 +239,13 @@ def read_state(checkpoint: Path) -> State:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         state = State(**{**fields, "meter": tuple(map(float, fields["meter"]))})
+        if state.logged is not None:
+            state.logged = {int(epoch): str(of_line) for epoch, of_line in state.logged.items()}
         numbers = (state.step, state.epochs_logged, state.best_step or 0)
         if not all(isinstance(number, int) for number in numbers) or state.step != int(checkpoint.name):
             raise ValueError(f"it is of step {state.step}")
         return replace(state, best_top1=float(state.best_top1), seconds=float(state.seconds))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
 
 
@@ -259,8 +262,8 @@ def unusable(checkpoint: Path, error: Exception) -> UserError:
     """One sentence, though the error may be several, for other remedies than that of a checkpoint."""
     reason = " ".join(str(error).split()).partition("; ")[0]
     return UserError(
-        f"the checkpoint {checkpoint} cannot be used: {reason}; remove that folder to continue from an earlier one, "
-        "or from the start if there is none"
+        f"the checkpoint {checkpoint} cannot be used: {reason}; bring back what it was from a copy, or remove that "
+        "folder to continue from an earlier one, or from the start if there is none"
     )
 
 

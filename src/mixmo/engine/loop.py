@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from mixmo.engine.checkpoint import Checkpoints, State
 from mixmo.engine.distributed import World, lost, reason
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import synchronise
-from mixmo.engine.prepare import check_memory, describe, hold_out
+from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out, sums_logged
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
@@ -110,6 +110,8 @@ class Trainer:
                 self.loggers.finish("success")
             except BaseException as error:
                 self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
+                with suppress(Exception):  # what went wrong first is what to say
+                    self.checkpoints.wait()  # another training may begin here as soon as this one has ended
                 if self.world.size > 1 and isinstance(error, RuntimeError) and lost(error):  # in a step or a scoring
                     raise UserError(self.lost_message(error)) from error
                 raise
@@ -122,8 +124,9 @@ class Trainer:
         (run.path / seal.NAME).unlink(missing_ok=True)  # of a run that was finished before
         run.write("environment.json", json.dumps({**environment(self.device), "processes": world.size}, indent=2))
         run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
-        lines = [line for line in run.metrics() if line["epoch"] <= state.epochs_logged]
+        lines = run.metrics_until(state.epochs_logged)
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        state.logged = sums_logged(lines)
         self.loggers.start(self.recipe.to_dict(), lines)
 
     def steps(self, until: int | None, stopped: Flag) -> None:
@@ -137,7 +140,7 @@ class Trainer:
                 try:
                     self.train_epoch(last, stopped, progress)
                 except UserError:  # the images cannot be read any more: what was learnt stays
-                    if world.size == 1:
+                    if world.size == 1 and math.isfinite(state.meter[0]):
                         self.save()
                         self.checkpoints.wait()
                     raise
@@ -237,6 +240,7 @@ class Trainer:
         if self.world.writes:
             self.run_folder.add_metrics(line)
             self.loggers.log(line)
+        state.logged = {**(state.logged or {}), **sums_logged([line])}  # another one: that before may be being saved
         state.epochs_logged, state.meter = state.step // steps, (0.0, 0.0)
         self.step.meter.zero_()
         return line
@@ -283,6 +287,7 @@ class Trainer:
                 save_tensors(tensors, run.path / f"logits-{which}.safetensors")
                 save_tensors(stored, run.path / f"{which}.safetensors", self.runtime.shard_mb)
         if self.world.writes:
+            check_logged(run, self.state, self.schedule.steps)  # the checksums to come would call right what is there
             run.finish(scores)
         self.world.told(None)  # nobody leaves before the files are there
 

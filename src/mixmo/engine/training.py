@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from mixmo import data
+from mixmo import data, memory
 from mixmo.engine.loggers import Logger
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import check_data, check_fit, check_logged, check_world, open_or_create, singles
@@ -16,6 +16,8 @@ from mixmo.errors import check_path
 from mixmo.progress import shown, track
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run, is_run
+
+LESS_MEMORY = "end other programs and give the command again, with --resume, or take a smaller batch_size or width"
 
 
 def train(
@@ -38,6 +40,7 @@ def train(
     check_world(recipe, world)
     with ExitStack() as held:
         held.enter_context(shown(not runtime.quiet and world.writes))
+        held.enter_context(memory.told(LESS_MEMORY))
         with world.first():
             dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
             check_fit(recipe, dataset)
@@ -54,7 +57,7 @@ def train(
             trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
             if trainer.state.step:
                 check_data(run, recipe, dataset)
-            check_logged(run, trainer.state.epochs_logged, trainer.state.step, trainer.schedule.steps)
+            check_logged(run, trainer.state, trainer.schedule.steps)
             if runtime.minutes is not None and trainer.state.step == 0:
                 trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
             trainer.run(until)

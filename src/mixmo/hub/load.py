@@ -55,7 +55,8 @@ def about_run(run: Run, which: str, step: int | None) -> About:
     if step is None:
         scores = run.json("scores.json")[which]["ensemble"]
     else:
-        scores = next((line["test"]["ensemble"] for line in run.metrics() if line["step"] == step), {})
+        scored = next((line for line in run.metrics() if line.get("step") == step), {})
+        scores = scored.get("test", {}).get("ensemble", {})
     try:
         about = About.from_dict(
             {

@@ -30,10 +30,11 @@ def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
         _write(folder / f"{name}-epochs.csv", epochs_csv(tables))
     try:
         drawn = picture(report, shown, root)
-        if drawn is not None:
-            save(drawn, folder / f"{name}.png", force=True)
-    except UserError as error:
+    except UserError as error:  # for want of matplotlib, say: the numbers are there without it
         say(f"{name}: no picture: {error}")
+        drawn = None
+    if drawn is not None:
+        save(drawn, folder / f"{name}.png", force=True)
     return folder / f"{name}.md"
 
 
