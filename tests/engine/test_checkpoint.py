@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ import torch
 from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.engine.checkpoint import Checkpoints, Snapshot, State
+from mixmo.engine.loop import Trainer
+from mixmo.engine.progress import Progress
 from mixmo.evaluation import load_network, score_runs
 from mixmo.files import halve, load_tensors, save_tensors
 from mixmo.models import create
@@ -139,6 +142,35 @@ def test_every_kth_is_kept(tmp_path: Path, seconds: float) -> None:
     train(SMALL.replace(epochs=5, repetition=1), tmp_path / "run", runtime)
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*"))
     assert kept == [f"{1437 // 128 * epoch:08d}" for epoch in (2, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "epochs", "saved"),
+    [(15.0, 3, [22, 33]), (0.45, 2, [5, 10, 11, 16, 21, 22, 22])],
+)
+def test_so_long_between_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, epochs: int, saved: list[int]
+) -> None:
+    """Where a step takes a second and an epoch eleven: after an epoch, amid a long one, and at the end."""
+    now, steps, step, save = 100.0, list[int](), Progress.step, Trainer.save
+
+    def one_second(self: Progress, number: int) -> None:
+        nonlocal now
+        now += 1
+        step(self, number)
+
+    def counted(self: Trainer) -> None:
+        steps.append(self.state.step)
+        save(self)
+
+    monkeypatch.setattr("mixmo.engine.loop.time", Mock(monotonic=lambda: now))
+    monkeypatch.setattr(Progress, "step", one_second)
+    monkeypatch.setattr(Trainer, "save", counted)
+    runtime = Runtime(device="cpu", quiet=True, save_seconds=seconds)
+    run = train(SMALL.replace(epochs=epochs, repetition=1), tmp_path / "run", runtime)
+    assert steps == saved
+    assert [line["seconds"] for line in run.metrics()] == [11 * (epoch + 1) for epoch in range(epochs)]
+    assert run.json("scores.json")["seconds"] == 11 * epochs
 
 
 def test_what_was_kept_stays_and_can_be_resumed(tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ import safetensors.torch
 import torch
 
 from helpers import assert_same
-from mixmo import UserError, data
+from mixmo import UserError, data, memory
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
 from mixmo.engine.loop import Trainer
-from mixmo.engine.prepare import hold_out
+from mixmo.engine.prepare import check_memory, hold_out
 from mixmo.engine.source import plan
 from mixmo.evaluation import load_network, score_runs
 from mixmo.loss import loss
 from mixmo.metrics.report import Report, evaluate
+from mixmo.models import training_bytes
 from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
@@ -465,6 +466,18 @@ def test_recipes_that_cannot_work_here(tmp_path: Path, changes: dict[str, object
     with pytest.raises(UserError, match=said):
         train(SMALL.replace(**changes), tmp_path / "run", RUNTIME)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_step_that_no_memory_holds_is_refused(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is tried. Of several processes each holds its share of the batch."""
+    needed = training_bytes(SMALL.network(10, 1), (1, 8, 8), SMALL.batch_size // 2, "fp32")
+    monkeypatch.setattr(memory, "total", lambda _: needed)
+    with pytest.raises(UserError, match="a step of wrn10_1 with 2 members on 128 images of 8x8 needs more than"):
+        train(SMALL, tmp_path / "run", RUNTIME)
+    assert not (tmp_path / "run").exists()
+    check_memory(SMALL, digits, torch.device("cpu"), processes=2)
 
 
 @pytest.mark.parametrize("option", [{"minutes": 0.0}, {"shard_mb": math.inf}, {"save_seconds": math.nan}])
