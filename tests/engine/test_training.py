@@ -25,11 +25,11 @@ from mixmo.engine.source import plan
 from mixmo.evaluation import load_network, score_runs
 from mixmo.loss import loss
 from mixmo.metrics.report import Report, evaluate
-from mixmo.models import training_bytes
+from mixmo.models import Network, multiply_adds, training_bytes
 from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.types import Answers, Dataset, Split
 
 RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=1.0)
 SMALL = named("digits/cut-mixmo").replace(epochs=4, width=1, batch_size=128, schedule="step", decay=(0.5, 0.75))
@@ -282,6 +282,26 @@ def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypa
     run = train(SMALL.replace(validation=137, epochs=2), tmp_path / "run", RUNTIME)
     assert [line["test"]["ensemble"]["top1"] for line in run.metrics()] == [0, 1]
     assert run.json("scores.json")["best_epoch"] == 1
+
+
+def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs are scored in the precision of the training, the end in float32; of the pixels that the network sees."""
+    asked = list[tuple[int, str, int]]()
+
+    def recorded(net: Network, dataset: Dataset, split: Split, precision: str, size: int, part: bool) -> Answers:
+        asked.append((len(split.labels), precision, size))
+        return predict_split(net, dataset, split, precision, size=size, part=part)
+
+    monkeypatch.setattr("mixmo.engine.loop.predict_split", recorded)
+    recipe = SMALL.replace(epochs=1, precision="bf16", validation=137, size=6)
+    run = train(recipe, tmp_path / "run", RUNTIME)
+    assert asked == [(count, precision, 6) for precision in ("bf16", "fp32") for count in (360, 137)]
+    scores, net = run.json("scores.json"), load_network(run)
+    assert scores["parameters"] == sum(weight.numel() for weight in net.parameters())
+    assert scores["multiply_adds"] == multiply_adds(net, (1, 6, 6))
+    stored, held = safetensors.torch.load_file(run.path / "logits-last.safetensors"), hold_out(digits.train, 137, 0)[1]
+    assert held is not None
+    assert torch.equal(stored["validation_labels"], held.labels)
 
 
 def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

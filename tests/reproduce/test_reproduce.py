@@ -101,12 +101,23 @@ def test_dry_run_prints_the_plan_and_trains_nothing(
 ) -> None:
     monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
     names = ["best-ensembles", "encoder-norms"]
-    assert main(["reproduce", *names, *SMOKE, "--dry-run", "--out", str(tmp_path / "out")]) == 0
+    assert main(["reproduce", *names, *SMOKE, "--seeds", "1", "--dry-run", "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     assert "4 runs needed, 0 there, 4 to train" in text
     assert all(run_name(recipe) in text for name in names for recipe in recipes(name))
     assert re.search(r"^  train  digits-\S+  0:4\d$", text, re.MULTILINE)  # most of it compilation
     assert not (tmp_path / "out").exists()
+
+
+def test_all_are_those_that_the_scale_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
+    monkeypatch.setattr(paper, "names", lambda: ["imagenet", "encoder-norms"])
+    assert main(["reproduce", "all", "--scale", "hour", "--dry-run", *ON_CPU, "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert paper.load("encoder-norms").title in text
+    assert paper.load("imagenet").title not in text
 
 
 def test_a_run_to_resume_costs_what_is_left_of_it(
