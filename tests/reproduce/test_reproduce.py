@@ -164,11 +164,13 @@ def test_without_training_empty_cells_are_counted(
         folder.mkdir(parents=True)
         for name in ("recipe.yaml", "scores.json", "environment.json", "metrics.jsonl"):
             shutil.copy(made / "runs" / run_name(recipe) / name, folder)
-    arguments = ["--seeds", "3", "--runs", str(kept), "--out", str(tmp_path / "out")]
-    assert main(["reproduce", "best-ensembles", *SMOKE, "--report", *arguments]) == 0
+    folders = [("--runs", kept), ("--data", tmp_path / "data"), ("--corrupted", tmp_path / "corrupted")]
+    arguments = ["--seeds", "3", *[word for name, path in folders for word in (name, str(path))]]
+    out = ["--scale", "smoke", "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "best-ensembles", *out, *SET, *ON_CPU, "--report", *arguments]) == 0
     text = capsys.readouterr().out
     assert "3 of 3 runs are missing (2 of them kept without the logits or weights it needs)" in text
-    assert "`mixmo reproduce best-ensembles --scale smoke" in text
+    assert f"`mixmo reproduce best-ensembles {' '.join([*out, *SET, *arguments])}` trains them." in text
     rows = {(row["row"], row["column"]): row for row in table(tmp_path / "out")}
     assert rows["N=1", "average Top1 %"]["seeds"] == "2"
     assert rows["N=2", "average Top1 %"]["ours"] == ""
