@@ -299,6 +299,8 @@ def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch:
     scores, net = run.json("scores.json"), load_network(run)
     assert scores["parameters"] == sum(weight.numel() for weight in net.parameters())
     assert scores["multiply_adds"] == multiply_adds(net, (1, 6, 6))
+    about = run.json("dataset.json")
+    assert (about["size"], about["resize"]) == ([1, 6, 6], 8)
     stored, held = safetensors.torch.load_file(run.path / "logits-last.safetensors"), hold_out(digits.train, 137, 0)[1]
     assert held is not None
     assert torch.equal(stored["validation_labels"], held.labels)
