@@ -164,6 +164,25 @@ def test_the_remedy_for_a_changed_file_works(runs: list[Run], tmp_path: Path) ->
         load_network(run)
 
 
+def test_a_finished_run_is_resumed_where_nobody_can_write(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Run) -> None:
+        raise UserError("read-only")
+
+    monkeypatch.setattr(Run, "claimed", refused)
+    assert train(runs[0].recipe, runs[0].path, QUIET, resume=True).finished
+    with pytest.raises(UserError, match="read-only"):
+        train(runs[0].recipe, runs[0].path, QUIET)
+
+
+def test_a_finished_run_is_trained_from_the_start_again(runs: list[Run], tmp_path: Path) -> None:
+    """And stopped on the way: the checksums of what it was before do not hold any more."""
+    run = Run(shutil.copytree(runs[1].path, tmp_path / "run"))
+    (run.path / "scores.json").unlink()
+    shutil.rmtree(run.path / "checkpoints")
+    train(run.recipe, run.path, QUIET, resume=True, until=1)
+    assert train(run.recipe, run.path, QUIET, resume=True).metrics()[-1]["test"] == runs[1].metrics()[-1]["test"]
+
+
 def test_as_many_files_as_were_written_last(tmp_path: Path) -> None:
     path, tensors = tmp_path / "x.safetensors", {str(i): torch.full((1000,), float(i)) for i in range(4)}
     (tmp_path / "x-mine.safetensors").touch()

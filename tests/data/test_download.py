@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import socket
 import tarfile
 import threading
@@ -11,6 +12,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -209,6 +211,29 @@ def test_cut_too_often_keeps_the_part_for_the_next_call(server: Server, tmp_path
     get("cifar10", tmp_path)
     assert unpacked(tmp_path)
     assert server.asked[-1] == f"bytes={1_000 * download.TRIES}-"
+
+
+def test_an_error_of_the_server_keeps_the_part(server: Server, tmp_path: Path):
+    part = tmp_path / "cifar-10-python.tar.gz.part"
+    part.write_bytes(GOOD[:1_000])
+    server.status = 503
+    refused(tmp_path, "answered 503")
+    assert part.read_bytes() == GOOD[:1_000]
+    server.status = 200
+    get("cifar10", tmp_path)
+    assert unpacked(tmp_path)
+    assert server.asked == ["bytes=1000-"] * 2
+
+
+def test_long_is_not_slow(monkeypatch: pytest.MonkeyPatch):
+    """Twenty seconds a block, and the least that must come in thirty; a connection that is lost then is a cut one."""
+    clock = itertools.count(0, 20)
+    monkeypatch.setattr(download, "time", Mock(monotonic=lambda: next(clock)))
+    block = b"x" * (download.SLOWEST // 2)
+    coming = download._blocks(Mock(read1=Mock(side_effect=[*[block] * 10, ConnectionResetError])))
+    assert [next(coming) for _ in range(10)] == [block] * 10
+    with pytest.raises(download._CutError):
+        next(coming)
 
 
 def test_nearly_standing_still_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -21,6 +21,7 @@ def tar(path: Path, members: Members, mode: str = "w") -> Path:
     with tarfile.open(path, mode) as file:
         for name, content in members.items():
             entry = tarfile.TarInfo(name)
+            entry.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
             entry.size = len(content)
             file.addfile(entry, io.BytesIO(content))
     return path
@@ -29,7 +30,7 @@ def tar(path: Path, members: Members, mode: str = "w") -> Path:
 def zipped(path: Path, members: Members) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in members.items():
-            file.writestr(name, content)
+            file.mkdir(name) if name.endswith("/") else file.writestr(name, content)
     return path
 
 
@@ -64,8 +65,10 @@ def test_progress_is_the_place_in_the_archive(tmp_path: Path, kind: str, works: 
 
 
 @every_kind
-def test_unpacked(tmp_path: Path, kind: str):
-    unpack(MAKERS[kind](tmp_path / kind, GOOD), tmp_path / "set", 10, 1000)
+@pytest.mark.parametrize("folders", [{}, {"set/": b"", "set/deep/": b""}], ids=["files", "folders"])
+def test_unpacked(tmp_path: Path, kind: str, folders: Members):
+    """Also where the archive names its folders, as the real ones do."""
+    unpack(MAKERS[kind](tmp_path / kind, folders | GOOD), tmp_path / "set", 10, 1000)
     assert (tmp_path / "set/a.txt").read_text() == "alpha"
     assert (tmp_path / "set/deep/b.txt").read_text() == "beta"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([kind, "set"])

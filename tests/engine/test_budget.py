@@ -43,6 +43,7 @@ def test_a_clock_that_is_set_while_training(
     run = train(SMALL.replace(epochs=2, repetition=1), tmp_path / "run", Runtime(device="cpu", save_seconds=0.1))
     seconds = [line["seconds"] for line in run.metrics()]
     assert 0 < seconds[0] <= seconds[1] < 600
+    assert all(0 < line["evaluation_seconds"] < 600 for line in run.metrics())
     assert capsys.readouterr().err.endswith("  0:00 left\n")
 
 

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from mixmo import UserError
 from mixmo.engine import Runtime, train
-from mixmo.engine.checkpoint import Checkpoints, Snapshot, State
+from mixmo.engine.checkpoint import Checkpoints, Snapshot, State, read_state
+from mixmo.engine.loop import Trainer
+from mixmo.engine.progress import Progress
 from mixmo.evaluation import load_network, score_runs
 from mixmo.files import halve, load_tensors, save_tensors
 from mixmo.models import create
@@ -45,7 +48,7 @@ def test_killed_at_any_moment_leaves_a_loadable_one(tmp_path: Path, after: float
 
 
 def test_writing_does_not_hold_up_training_nor_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written is what the weights were when `save` was called, although they change while it is slow."""
+    """What is written is what weights and state were when `save` was called, although they change while it is slow."""
     net = create("wrn10_1", classes=10, members=2, channels=1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     fetch = Snapshot.fetch
@@ -56,14 +59,16 @@ def test_writing_does_not_hold_up_training_nor_see_it(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Snapshot, "fetch", slow)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    checkpoints, began = Checkpoints(tmp_path), time.monotonic()
-    checkpoints.save(State(step=1), net, optimizer, None)
+    state, checkpoints, began = State(step=1), Checkpoints(tmp_path), time.monotonic()
+    checkpoints.save(state, net, optimizer, None)
     assert time.monotonic() - began < 0.4
+    state.epochs_logged = 7
     for parameter in net.parameters():
         parameter.data.fill_(7.0)
     checkpoints.wait()
     stored = load_tensors(tmp_path / "00000001" / "weights.safetensors")
     assert all(torch.equal(stored[name], before[name]) for name in before)
+    assert read_state(tmp_path / "00000001") == State(step=1)
 
 
 def test_a_failure_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +146,35 @@ def test_every_kth_is_kept(tmp_path: Path, seconds: float) -> None:
     assert kept == [f"{1437 // 128 * epoch:08d}" for epoch in (2, 4, 5)]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "epochs", "saved"),
+    [(15.0, 3, [22, 33]), (0.45, 2, [5, 10, 11, 16, 21, 22, 22])],
+)
+def test_so_long_between_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, epochs: int, saved: list[int]
+) -> None:
+    """Where a step takes a second and an epoch eleven: after an epoch, amid a long one, and at the end."""
+    now, steps, step, save = 100.0, list[int](), Progress.step, Trainer.save
+
+    def one_second(self: Progress, number: int) -> None:
+        nonlocal now
+        now += 1
+        step(self, number)
+
+    def counted(self: Trainer) -> None:
+        steps.append(self.state.step)
+        save(self)
+
+    monkeypatch.setattr("mixmo.engine.loop.time", Mock(monotonic=lambda: now))
+    monkeypatch.setattr(Progress, "step", one_second)
+    monkeypatch.setattr(Trainer, "save", counted)
+    runtime = Runtime(device="cpu", quiet=True, save_seconds=seconds)
+    run = train(SMALL.replace(epochs=epochs, repetition=1), tmp_path / "run", runtime)
+    assert steps == saved
+    assert [line["seconds"] for line in run.metrics()] == [11 * (epoch + 1) for epoch in range(epochs)]
+    assert run.json("scores.json")["seconds"] == 11 * epochs
+
+
 def test_what_was_kept_stays_and_can_be_resumed(tmp_path: Path) -> None:
     """Though a later training keeps none and the best epoch has moved on; half-written ones are swept away."""
     net = create("wrn10_1", classes=10, members=2, channels=1)
@@ -150,7 +184,8 @@ def test_what_was_kept_stays_and_can_be_resumed(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         kept.save(State(step=step, best_step=step), net, optimizer, best)
     kept.wait()
-    (tmp_path / ".00000002.tmp").mkdir()
+    for left in (".00000002.tmp", ".00000005.tmp"):  # the second of the very step that is saved next
+        (tmp_path / left).mkdir()
     later = Checkpoints(tmp_path)
     later.save(State(step=5, best_step=5), net, optimizer, best)
     later.wait()

@@ -44,6 +44,16 @@ def test_the_newest(copy: Path, name: str, content: bytes) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("change", [{"step": 7.0}, {"epochs_logged": "1"}, {"best_step": "5"}])
+def test_a_state_of_other_kinds(copy: Path, change: dict[str, object]) -> None:
+    checkpoint = copy / "checkpoints" / "00000007"
+    (checkpoint / seal.NAME).unlink()  # as in those of earlier versions
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | change))
+    with pytest.raises(UserError, match=r"00000007 cannot be used: .*state.json is damaged"):
+        train(SMALL, copy, QUIET, resume=True)
+
+
 def test_of_another_network(copy: Path, tmp_path: Path) -> None:
     other = train(SMALL.replace(members=3), tmp_path / "other", QUIET, until=2).path / "checkpoints" / "00000002"
     for name in ("weights.safetensors", "optimizer.safetensors"):
@@ -147,6 +157,12 @@ def test_an_older_one_that_is_kept_does_not_matter(copy: Path, damage: Callable[
     damage(copy / "checkpoints" / f"{STEPS:08d}" / "state.json")
     train(SMALL, copy, QUIET, resume=True, until=STEPS + 3)
     assert (copy / "checkpoints" / f"{STEPS:08d}" / "weights.safetensors").is_file()
+
+
+def test_one_without_its_state_is_passed_over_and_written_again(copy: Path) -> None:
+    (copy / "checkpoints" / "00000007" / "state.json").unlink()
+    train(SMALL, copy, QUIET, resume=True, until=STEPS + 2)
+    assert Checkpoints(copy / "checkpoints").latest() == copy / "checkpoints" / "00000007"
 
 
 def test_the_users_own_copy_stays(copy: Path) -> None:

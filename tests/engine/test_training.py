@@ -20,21 +20,22 @@ import safetensors.torch
 import torch
 
 from helpers import assert_same
-from mixmo import UserError, data
+from mixmo import UserError, data, memory
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
 from mixmo.engine.checkpoint import Snapshot
 from mixmo.engine.loop import Trainer
-from mixmo.engine.prepare import hold_out
+from mixmo.engine.prepare import check_memory, hold_out
 from mixmo.engine.source import Samples, each_step, plan
 from mixmo.engine.step import Step
 from mixmo.evaluation import load_network, score_runs
 from mixmo.loss import loss
 from mixmo.metrics.report import Report, evaluate
+from mixmo.models import Network, multiply_adds, training_bytes
 from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.types import Answers, Dataset, Split
 
 RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=1.0)
 SMALL = named("digits/cut-mixmo").replace(epochs=4, width=1, batch_size=128, schedule="step", decay=(0.5, 0.75))
@@ -327,6 +328,28 @@ def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypa
     assert run.json("scores.json")["best_epoch"] == 1
 
 
+def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs are scored in the precision of the training, the end in float32; of the pixels that the network sees."""
+    asked = list[tuple[int, str, int]]()
+
+    def recorded(net: Network, dataset: Dataset, split: Split, precision: str, size: int, part: bool) -> Answers:
+        asked.append((len(split.labels), precision, size))
+        return predict_split(net, dataset, split, precision, size=size, part=part)
+
+    monkeypatch.setattr("mixmo.engine.loop.predict_split", recorded)
+    recipe = SMALL.replace(epochs=1, precision="bf16", validation=137, size=6)
+    run = train(recipe, tmp_path / "run", RUNTIME)
+    assert asked == [(count, precision, 6) for precision in ("bf16", "fp32") for count in (360, 137)]
+    scores, net = run.json("scores.json"), load_network(run)
+    assert scores["parameters"] == sum(weight.numel() for weight in net.parameters())
+    assert scores["multiply_adds"] == multiply_adds(net, (1, 6, 6))
+    about = run.json("dataset.json")
+    assert (about["size"], about["resize"]) == ([1, 6, 6], 8)
+    stored, held = safetensors.torch.load_file(run.path / "logits-last.safetensors"), hold_out(digits.train, 137, 0)[1]
+    assert held is not None
+    assert torch.equal(stored["validation_labels"], held.labels)
+
+
 def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = evaluate(torch.eye(10)[None], torch.arange(10))
     monkeypatch.setattr(Trainer, "score", lambda *_: same)
@@ -509,6 +532,18 @@ def test_recipes_that_cannot_work_here(tmp_path: Path, changes: dict[str, object
     with pytest.raises(UserError, match=said):
         train(SMALL.replace(**changes), tmp_path / "run", RUNTIME)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_step_that_no_memory_holds_is_refused(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is tried. Of several processes each holds its share of the batch."""
+    needed = training_bytes(SMALL.network(10, 1), (1, 8, 8), SMALL.batch_size // 2, "fp32")
+    monkeypatch.setattr(memory, "total", lambda _: needed)
+    with pytest.raises(UserError, match="a step of wrn10_1 with 2 members on 128 images of 8x8 needs more than"):
+        train(SMALL, tmp_path / "run", RUNTIME)
+    assert not (tmp_path / "run").exists()
+    check_memory(SMALL, digits, torch.device("cpu"), processes=2)
 
 
 @pytest.mark.parametrize("option", [{"minutes": 0.0}, {"shard_mb": math.inf}, {"save_seconds": math.nan}])

@@ -10,6 +10,7 @@ from PIL import Image
 
 from mixmo.cli import main
 from mixmo.errors import UserError
+from mixmo.plots import dynamics, masks, pairs, weights
 from mixmo.plots.style import save
 from mixmo.runs import Run
 
@@ -49,6 +50,21 @@ def test_nothing_is_overwritten_unless_forced(inside: Path, capsys: pytest.Captu
     assert (inside / "again.png").read_bytes() == first  # no date, no version
 
 
+def test_what_is_asked_for_is_drawn(inside: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images, the draw and the recipe that were named; of an ensemble, every network."""
+    asked, empty = list[tuple[object, ...]](), weights.draw()
+    monkeypatch.setattr(masks, "draw", lambda data, *given: asked.append((data.name, *given)) or empty)
+    monkeypatch.setattr(pairs, "draw", lambda recipe, data, n: asked.append((recipe.width, data.name, n)) or empty)
+    monkeypatch.setattr(dynamics, "draw", lambda runs: asked.append(tuple(run.path for run in runs)) or empty)
+    both = Run.create(inside / "both", runs[0].recipe.replace(networks=2))
+    for place in both.networks():
+        Run.create(place, runs[0].recipe)
+    assert main(["plot", "masks", "--images", "3", "5", "--draw", "7"]) == 0
+    assert main(["plot", "pairs", "digits/cut-mixmo", "--width", "3", "--draw", "8"]) == 0
+    assert main(["plot", "dynamics", str(runs[1].path), "both"]) == 0
+    assert asked == [("digits", [3, 5], 7), (3, "digits", 8), (runs[1].path, Path("both/0"), Path("both/1"))]
+
+
 @pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("PNG", b"\x89PNG")])
 def test_formats(inside: Path, suffix: str, start: bytes) -> None:
     assert main(["plot", "weights", "--out", f"w.{suffix}"]) == 0
@@ -68,6 +84,7 @@ def test_formats(inside: Path, suffix: str, start: bytes) -> None:
         (["masks", "--dataset", "cifar100", "--data", "nowhere"], "mixmo data get cifar100"),
         (["masks", "--images", "0", "9999"], "test images 0 to"),
         (["masks", "--images", "0"], "images"),
+        (["pairs", "cifar100/cut-mixmo", "--data", "nowhere"], "mixmo data get cifar100 --to nowhere"),
         (["pairs"], "recipe"),
         (["pairs", "digits/cut"], "unknown recipe"),
         (["pairs", "digits/cut-mixmo", "--p", "2"], "no probability"),

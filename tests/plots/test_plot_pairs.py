@@ -38,6 +38,23 @@ def test_from_the_data_set_to_the_mixed_input(digits: Dataset) -> None:
             assert any(torch.allclose(cropped, window, atol=1e-3) for window in windows)
 
 
+def test_raw_images_are_not_flipped(digits: Dataset) -> None:
+    raw, flipped = prepare(CUT.replace(crop=0, flip=True), digits).stages.values()
+    numbers = [number_of(image, digits) for image in raw.flatten(0, 1)]
+    both = zip(raw.flatten(0, 1), flipped.flatten(0, 1), strict=True)
+    turned = [torch.equal(after, before.flip(1)) for before, after in both]
+    assert len(numbers) == 12
+    assert 0 < sum(turned) < 12
+
+
+def test_every_draw_shows_a_mask(digits: Dataset) -> None:
+    """Though in training only half of the batches have one."""
+    for seed in range(6):
+        shares = prepare(CUT, digits, seed=seed).shares
+        assert shares is not None
+        assert shares.unique().tolist() == [0, 1]
+
+
 def test_lines_of_images(digits: Dataset) -> None:
     sheet = prepare(CUT, digits)
     lines = rows(sheet)

@@ -1,5 +1,7 @@
 """What the pictures of tables draw: points where the table says, ours and the paper's."""
 
+from typing import Any
+
 import pytest
 
 from mixmo import paper
@@ -65,6 +67,37 @@ def test_rows_apart_are_levels() -> None:
     assert "scale hour" in drawn.get_suptitle()
     levels = [line.get_ydata()[0] for line in drawn.axes[3].lines if line.get_linestyle() == ":"]
     assert {0.77, 0.76} <= set(levels)  # the paper's ratio-errors of both
+
+
+def numbered(name: str) -> Report:
+    """A table whose cells have each its own number."""
+    made = report(name)
+    return made._replace(cells={at: cell._replace(ours=at[0] + 10.0 * at[1]) for at, cell in made.cells.items()})
+
+
+def ours(axes: Any) -> tuple[list[list[float]], list[list[list[float]]]]:
+    """Our marks in a panel, and the ends of their error bars."""
+    marks = [mark for drawn in axes.containers for mark in drawn.lines[0].get_xydata().tolist()]
+    return marks, [bar.tolist() for drawn in axes.containers for bar in drawn.lines[2][0].get_segments()]
+
+
+def test_rows_are_drawn_from_the_top_beside_their_names() -> None:
+    made = numbered("mixing")
+    panels = draw(made).axes
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == [row.label for row in made.plan.table.rows]
+    for j, axes in enumerate(panels):
+        marks, bars = ours(axes)
+        assert marks == [[i + 10 * j, i] for i in range(len(made.plan.table.rows))]
+        assert bars == [[pytest.approx([x - 0.1, y]), pytest.approx([x + 0.1, y])] for x, y in marks]
+        assert axes.yaxis_inverted()
+
+
+def test_lines_go_through_the_numbers() -> None:
+    made = numbered("p")
+    for j, axes in enumerate(draw(made).axes):
+        (line,), (marks, bars) = lines(made, [j]), ours(axes)
+        assert marks == [[x, i + 10 * j] for x, (i, _) in zip(line.x, line.cells, strict=True)]
+        assert bars == [[pytest.approx([x, y - 0.1]), pytest.approx([x, y + 0.1])] for x, y in marks]
 
 
 @pytest.mark.parametrize("name", ["main-table", "batch-repetition", "members", "active-filters"])

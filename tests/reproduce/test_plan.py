@@ -165,7 +165,7 @@ def test_a_width_that_is_set_is_not_narrowed(scale: str, width: int) -> None:
 def test_the_settings_that_a_run_was_made_with_are_found() -> None:
     planned = [named("cifar100/vanilla").replace(width=width) for width in (2, 4)]
     kept = planned[1].replace(precision="bf16")
-    assert settings_for(kept, planned) == "--set precision=bf16"
+    assert settings_for(kept, planned) == settings_for(kept, planned[::-1]) == "--set precision=bf16"
     assert settings_for(kept.replace(batch_size=256), planned) == "--set batch_size=256 --set precision=bf16"
     assert settings_for(kept.replace(lr=0.3), planned) == ""
 
@@ -204,6 +204,7 @@ def test_figures_without_numbers_show_those_printed_elsewhere() -> None:
         ("seed=3", "--seeds N"),
         ("width=1.5", "give a value of that kind"),
         ("lr=[", "give a value of that kind"),
+        ("lr=", "--set lr=: lr is such as 0.1; give a value"),
         ("size=all", "size is a whole number"),
         ("start=5", "start is a text"),
     ],

@@ -70,6 +70,11 @@ def test_mean_spread_difference_and_devices(tmp_path: Path) -> None:
     assert filled.difference == pytest.approx(190 / 3 - figure.value)
     assert report.devices == {"A": 1, "B": 2}
     assert report.cells[row, 1] == (None, None, 0, table.figures[row, 1])
+    two = whole.cells[row, 0]._replace(groups=whole.cells[row, 0].groups[:2])
+    unscored = whole.cells[row, 2]._replace(which="last10")  # by the epochs of these runs
+    found = fill(plan._replace(cells={(row, 0): two, (row, 2): unscored}), Store(tmp_path), WHERE).cells
+    assert found[row, 0][:3] == (pytest.approx(55), pytest.approx(50**0.5), 2)
+    assert found[row, 2][:3] == (None, None, 0)
 
 
 def test_a_difference_needs_both_numbers() -> None:
@@ -87,3 +92,29 @@ def test_what_is_said_of_the_papers_networks_is_not_said_of_others(
     text = markdown(fill(plan, store, WHERE), absent(plan, store), "command")
     assert ("In the paper: CIFAR-100, WRN-28-10" in text) == (scale != "paper" or bool(settings))
     assert "CIFAR-100, WRN-28-10" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "first"),
+    [
+        ("main-table", "| | time (paper) | CIFAR-100 Top1 % | ", "| Vanilla | 1/1 | - (81.63) | "),
+        ("mixing", "| | Top1 % | ", "| Mixup (linear) | - (82.50) | "),
+    ],
+)
+def test_a_line_of_markdown_has_a_cell_for_every_column(tmp_path: Path, name: str, heading: str, first: str) -> None:
+    plan, store = expand(paper.load(name), "smoke"), Store(tmp_path)
+    text = markdown(fill(plan, store, WHERE), absent(plan, store), "command")
+    lines = [line.replace("|  |", "| |") for line in text.splitlines() if line.startswith("|")]
+    assert lines[0].startswith(heading)
+    assert set(lines[1].split()) == {"|", "---"}
+    assert lines[2].startswith(first)
+    assert len(lines) == 2 + len(plan.table.rows)
+    assert len({line.count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize(("scale", "beyond"), [("hour", True), ("smoke", False)])
+def test_cells_that_a_scale_leaves_out_are_counted(tmp_path: Path, scale: str, beyond: bool) -> None:
+    plan, store = expand(paper.load("summary"), scale), Store(tmp_path)
+    text = markdown(fill(plan, store, WHERE), absent(plan, store), "command")
+    assert ("80 cells are beyond this scale" in text) == beyond
+    assert ("beyond" in text) == beyond

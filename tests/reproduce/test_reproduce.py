@@ -101,12 +101,23 @@ def test_dry_run_prints_the_plan_and_trains_nothing(
 ) -> None:
     monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
     names = ["best-ensembles", "encoder-norms"]
-    assert main(["reproduce", *names, *SMOKE, "--dry-run", "--out", str(tmp_path / "out")]) == 0
+    assert main(["reproduce", *names, *SMOKE, "--seeds", "1", "--dry-run", "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     assert "4 runs needed, 0 there, 4 to train" in text
     assert all(run_name(recipe) in text for name in names for recipe in recipes(name))
     assert re.search(r"^  train  digits-\S+  0:4\d$", text, re.MULTILINE)  # most of it compilation
     assert not (tmp_path / "out").exists()
+
+
+def test_all_are_those_that_the_scale_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
+    monkeypatch.setattr(paper, "names", lambda: ["imagenet", "encoder-norms"])
+    assert main(["reproduce", "all", "--scale", "hour", "--dry-run", *ON_CPU, "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert paper.load("encoder-norms").title in text
+    assert paper.load("imagenet").title not in text
 
 
 def test_a_run_to_resume_costs_what_is_left_of_it(
@@ -153,11 +164,13 @@ def test_without_training_empty_cells_are_counted(
         folder.mkdir(parents=True)
         for name in ("recipe.yaml", "scores.json", "environment.json", "metrics.jsonl"):
             shutil.copy(made / "runs" / run_name(recipe) / name, folder)
-    arguments = ["--seeds", "3", "--runs", str(kept), "--out", str(tmp_path / "out")]
-    assert main(["reproduce", "best-ensembles", *SMOKE, "--report", *arguments]) == 0
+    folders = [("--runs", kept), ("--data", tmp_path / "data"), ("--corrupted", tmp_path / "corrupted")]
+    arguments = ["--seeds", "3", *[word for name, path in folders for word in (name, str(path))]]
+    out = ["--scale", "smoke", "--out", str(tmp_path / "out")]
+    assert main(["reproduce", "best-ensembles", *out, *SET, *ON_CPU, "--report", *arguments]) == 0
     text = capsys.readouterr().out
     assert "3 of 3 runs are missing (2 of them kept without the logits or weights it needs)" in text
-    assert "`mixmo reproduce best-ensembles --scale smoke" in text
+    assert f"`mixmo reproduce best-ensembles {' '.join([*out, *SET, *arguments])}` trains them." in text
     rows = {(row["row"], row["column"]): row for row in table(tmp_path / "out")}
     assert rows["N=1", "average Top1 %"]["seeds"] == "2"
     assert rows["N=2", "average Top1 %"]["ours"] == ""

@@ -32,16 +32,20 @@ def test_a_run_goes_on_where_it_was_begun(tmp_path: Path) -> None:
 
 
 def test_the_run_that_has_the_files(tmp_path: Path) -> None:
-    """Of several of one recipe, one with all that is needed, its own or from elsewhere; never one without scores."""
+    """Of several of one recipe, one with all that is needed, its own or from elsewhere; never one without scores.
+
+    Weights in shards are there too.
+    """
     poor = finish(Run.create(tmp_path / "out" / "runs" / "poor", VANILLA))
-    rich = finish(Run.create(tmp_path / "elsewhere" / "rich", VANILLA), "logits-last.safetensors")
+    rich = finish(
+        Run.create(tmp_path / "elsewhere" / "rich", VANILLA), "logits-last.safetensors", "last.safetensors.index.json"
+    )
     begun = Run.create(tmp_path / "elsewhere" / "begun", VANILLA.replace(seed=1))
     begun.write("logits-last.safetensors", "")
     store = Store(tmp_path / "out", [tmp_path / "elsewhere"])
-    found = [
-        store.find(VANILLA, files) for files in (["scores.json"], ["logits-last.safetensors"], ["last.safetensors"])
-    ]
-    assert [run and run.path for run in found] == [poor, rich, None]
+    names = ("scores.json", "logits-last.safetensors", "last.safetensors", "best.safetensors")
+    found = [store.find(VANILLA, [name]) for name in names]
+    assert [run and run.path for run in found] == [poor, rich, rich, None]
     assert store.find(begun.recipe, ["logits-last.safetensors"]) is None
     assert store.finished() == [VANILLA]
 

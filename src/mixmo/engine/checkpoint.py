@@ -141,8 +141,6 @@ class Checkpoints:
     def _write_best(self, best: dict[str, Tensor], step: int) -> None:
         """Once. A file of that name which was neither written nor read here may be a damaged one."""
         if step != self.best_stored:
-            for left in self._best_files(step):
-                left.unlink()
             save_tensors(self._packed(best), self.best_path(step), self.shard_mb)
             self.best_stored = step
 

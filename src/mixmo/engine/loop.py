@@ -160,7 +160,7 @@ class Trainer:
         self.checkpoints.wait()
         if state.step == self.schedule.steps:
             self.finish()
-            if any(world.any(self.stopping or stopped())):  # what would come next, of an ensemble or a plan, must not
+            if any(world.any(stopped())):  # what would come next, of an ensemble or a plan, must not
                 raise Stopped("finished before it could stop; --resume goes on from there")
         elif self.stopping:
             raise Stopped(f"stopped after step {state.step} of {self.schedule.steps}; continue with --resume")

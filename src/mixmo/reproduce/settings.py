@@ -1,6 +1,5 @@
 """What `--set FIELD=VALUE` changes in the protocol of a table: read, checked, and guessed for runs that are there."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,8 @@ PROTOCOL = ("width", "batch_size", "ghost", "epochs", "precision")  # in which r
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
     """`--set FIELD=VALUE` as fields of the recipe.
 
-    >>> read_settings(["batch_size=256", "lr=1e-1"])
-    {'batch_size': 256, 'lr': 0.1}
+    >>> read_settings(["batch_size=256", "lr=1e-1", "decay=[0.5, 1]", "size=160"])
+    {'batch_size': 256, 'lr': 0.1, 'decay': (0.5, 1.0), 'size': 160}
     """
     settings: dict[str, Any] = {}
     for word in words:
@@ -35,7 +34,7 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
         try:
             value = yaml.safe_load(text)
             if isinstance(usual, float):
-                value = math.nan if value is None else float(value)
+                value = float(value)
             elif isinstance(usual, tuple):
                 value = tuple(map(float, value))
             elif not fits(value, kind):
