@@ -15,6 +15,7 @@ from mixmo.engine.budget import Pace, fitted, measure
 from mixmo.engine.checkpoint import State
 from mixmo.engine.loop import Trainer
 from mixmo.engine.schedule import Schedule
+from mixmo.engine.scoring import Scorer
 from mixmo.models import create
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
@@ -58,11 +59,11 @@ def test_everything_is_budgeted_as_it_will_be_done(
         paces.append(pace)
         return recipe
 
-    def score(self: Trainer, split: Split) -> None:
+    def score(self: Scorer, split: Split) -> None:
         time.sleep(len(split.labels) / 1000)
 
     monkeypatch.setattr("mixmo.engine.loop.fitted", fit)
-    monkeypatch.setattr(Trainer, "score", score)
+    monkeypatch.setattr(Scorer, "score", score)
     monkeypatch.setattr(Trainer, "read_meter", lambda self: time.sleep(0.2))
     monkeypatch.setattr(Trainer, "run", lambda self, until: None)
     runtime = Runtime(device="cpu", quiet=True, minutes=1.0, score_every=2)

@@ -131,11 +131,11 @@ def test_a_process_lost_while_scoring(tmp_path: Path, monkeypatch: pytest.Monkey
     class Two(World):
         size = 2
 
-    def score(trainer: Trainer, _: object) -> None:
+    def end_epoch(trainer: Trainer) -> None:
         trainer.world = Two()
         raise RuntimeError("[/a/gloo/pair.cc:537] Connection closed by peer [::1]:25510. GLHF!")
 
-    monkeypatch.setattr(Trainer, "score", score)
+    monkeypatch.setattr(Trainer, "end_epoch", end_epoch)
     recipe = named("digits/cut-mixmo").replace(epochs=1, width=1, batch_size=512)
     said = r"lost by step 5 \(Connection closed by peer \[::1\]:25510\); no checkpoint had been taken yet: start all"
     with pytest.raises(UserError, match=said):

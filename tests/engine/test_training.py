@@ -26,6 +26,7 @@ from mixmo.engine.batch import Batches
 from mixmo.engine.checkpoint import Snapshot
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import check_memory, hold_out
+from mixmo.engine.scoring import Scorer
 from mixmo.engine.source import Samples, each_step, plan
 from mixmo.engine.step import Step
 from mixmo.evaluation import load_network, score_runs
@@ -319,10 +320,13 @@ def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypa
     """Where the test set would say the other one."""
     right, wrong = (evaluate(torch.eye(10).roll(by, 0)[None], torch.arange(10)) for by in (0, 1))
 
-    def score(self: Trainer, split: Split) -> Report:
-        return right if (split is self.held_out) == (self.state.step == self.schedule.steps_per_epoch) else wrong
+    asked = list[Split]()
 
-    monkeypatch.setattr(Trainer, "score", score)
+    def score(self: Scorer, split: Split) -> Report:
+        asked.append(split)
+        return right if (split is self.held_out) == (len(asked) <= 2) else wrong  # two an epoch
+
+    monkeypatch.setattr(Scorer, "score", score)
     run = train(SMALL.replace(validation=137, epochs=2), tmp_path / "run", RUNTIME)
     assert [line["test"]["ensemble"]["top1"] for line in run.metrics()] == [0, 1]
     assert run.json("scores.json")["best_epoch"] == 1
@@ -336,7 +340,7 @@ def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch:
         asked.append((len(split.labels), precision, size))
         return predict_split(net, dataset, split, precision, size=size, part=part)
 
-    monkeypatch.setattr("mixmo.engine.loop.predict_split", recorded)
+    monkeypatch.setattr("mixmo.engine.scoring.predict_split", recorded)
     recipe = SMALL.replace(epochs=1, precision="bf16", validation=137, size=6)
     run = train(recipe, tmp_path / "run", RUNTIME)
     assert asked == [(count, precision, 6) for precision in ("bf16", "fp32") for count in (360, 137)]
@@ -352,7 +356,7 @@ def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch:
 
 def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = evaluate(torch.eye(10)[None], torch.arange(10))
-    monkeypatch.setattr(Trainer, "score", lambda *_: same)
+    monkeypatch.setattr(Scorer, "score", lambda *_: same)
     run = train(SMALL.replace(epochs=2), tmp_path / "run", RUNTIME)
     assert run.json("scores.json")["best_epoch"] == 1
     best, last = (load_network(run, which).state_dict() for which in ("best", "last"))
@@ -488,6 +492,23 @@ def test_what_fails_later_stays(
             train(SMALL, tmp_path / "run", RUNTIME, resume=True, loggers=[logger])
     logger.finalize.assert_called_once_with(status)
     assert train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4).begun
+
+
+def test_an_epoch_that_could_not_be_scored_is_scored_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Run
+) -> None:
+    """Nothing is lost, and it ends as it would have without the failure."""
+
+    def unreadable(self: Scorer, split: Split) -> Report:
+        raise UserError("none of them can be read")
+
+    train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
+    with monkeypatch.context() as patched:
+        patched.setattr(Scorer, "score", unreadable)
+        with pytest.raises(UserError, match="none of them"):
+            train(SMALL, tmp_path / "run", RUNTIME, resume=True)
+    assert (tmp_path / "run" / "checkpoints" / f"{2 * STEPS:08d}").is_dir()
+    assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
 
 
 def test_refuses_to_resume_another_recipe(finished: Run) -> None:

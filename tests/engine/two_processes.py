@@ -61,7 +61,7 @@ def losses(recipe: Recipe, folder: Path, steps: int = 20) -> list[float]:
         trainer.step(draws, trainer.schedule.lr(step), 0.5)
         values.append(trainer.world.mean(trainer.step.meter)[0].item())
     trainer.share_statistics()
-    return values + trainer.answers(dataset.test).logits[0, :, 0].tolist()
+    return values + trainer.scorer.answers(dataset.test).logits[0, :, 0].tolist()
 
 
 def images(folder: Path, unreadable: str) -> Path:
@@ -82,7 +82,7 @@ def answers(folder: Path) -> dict[str, list[float]]:
     dataset = data.load(f"folder:{folder}@8", stream=True, workers=0)
     recipe = RECIPES["cut-mixmo"].replace(dataset=dataset.name, batch_size=8)
     trainer = Trainer(recipe, dataset, Run(folder / "none"), RUNTIME, torch.device("cpu"))
-    found = trainer.answers(dataset.test)
+    found = trainer.scorer.answers(dataset.test)
     return {"logits": found.logits[0].flatten().tolist(), "labels": found.labels.tolist()}
 
 

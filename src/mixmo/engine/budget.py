@@ -47,10 +47,10 @@ def measure(trainer: "Trainer") -> Pace:
             if trainer.world.told(marks[-1] - marks[0] > SECONDS):
                 break
     step = (marks[-1] - marks[0]) / (len(marks) - 1)
-    splits = [split for split in (trainer.dataset.test, trainer.held_out) if split is not None]
-    trainer.score(trainer.dataset.test)
-    scoring = timed(lambda: [trainer.score(split) for split in splits])
-    finish = 2 * timed(lambda: [trainer.answers(split) for split in splits]) + 2 * scoring
+    scorer = trainer.scorer
+    scorer.score(trainer.dataset.test)
+    scoring = timed(lambda: [scorer.score(split) for split in scorer.splits.values()])
+    finish = 2 * timed(scorer.all_answers) + 2 * scoring
     trainer.net.load_state_dict(kept)
     for state in trainer.optimizer.state.values():
         state["momentum_buffer"].zero_()  # as good as none: the first step makes it the gradient

@@ -3,8 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -22,20 +22,20 @@ from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out,
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
+from mixmo.engine.scoring import Scorer
 from mixmo.engine.signals import Flag, Stopped, stop_signals
 from mixmo.engine.source import each_step, plan
 from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step, sgd
 from mixmo.errors import UserError
 from mixmo.files import halve, save_tensors
-from mixmo.metrics.report import Report, evaluate
+from mixmo.metrics.report import evaluate
 from mixmo.models import multiply_adds, parameters
-from mixmo.predict import predict_split
 from mixmo.progress import Work
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
 from mixmo.runs import Run, environment
-from mixmo.types import Answers, Dataset, Split
+from mixmo.types import Dataset
 
 AGREE = 16  # steps between two questions to the other processes whether to stop
 
@@ -54,7 +54,7 @@ class Trainer:
     ) -> None:
         self.recipe, self.dataset, self.run_folder, self.runtime, self.device = recipe, dataset, run, runtime, device
         self.world: World = runtime.world()
-        self.train_split, self.held_out = hold_out(dataset.train, recipe.validation, recipe.seed)
+        self.train_split, held_out = hold_out(dataset.train, recipe.validation, recipe.seed)
         self.schedule = Schedule(recipe, len(self.train_split.labels))
         self.stream = Stream(recipe.seed, device)
         check_memory(recipe, dataset, device, self.world.size)
@@ -72,6 +72,7 @@ class Trainer:
         self.average = Average(self.net, recipe.average * self.schedule.steps_per_epoch) if recipe.average else None
         self.averaged = self.average.net if self.average else None
         self.scored = self.averaged or self.net
+        self.scorer = Scorer(self.scored, recipe, dataset, held_out, self.world)
         self.optimizer = sgd(self.net, recipe, recipe.rate)
         self.batches = Batches(recipe, dataset, self.train_split, self.world.part(recipe.batch_size))
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
@@ -136,23 +137,17 @@ class Trainer:
         saved = time.monotonic()
         self.net.train()
         with Progress(self.recipe, self.schedule, state.step) as progress:
+            self.score_ended(progress)  # an epoch after which a training stopped because it could not be scored
             while state.step < last and not self.stopping:
-                try:
+                with self.learnt_stays():
                     self.train_epoch(last, stopped, progress)
-                except UserError:  # the images cannot be read any more: what was learnt stays
-                    if world.size == 1 and math.isfinite(state.meter[0]):
-                        self.save()
-                        self.checkpoints.wait()
-                    raise
                 if not math.isfinite(state.meter[0]):
                     raise UserError(
                         f"the loss is {state.meter[0]} by step {state.step}: training diverged; nothing more was saved "
                         f"to {run.path}: take a lower lr (it is {self.recipe.lr}) or a longer warmup, and another --out"
                     )
-                due = self.ended_epoch()
-                if due and (due % self.runtime.score_every == 0 or due == self.recipe.epochs):
-                    progress.epoch(self.end_epoch())
-                kept = due and self.runtime.keep_every and due % self.runtime.keep_every == 0
+                ended = self.score_ended(progress)
+                kept = ended and self.runtime.keep_every and ended % self.runtime.keep_every == 0
                 if kept or time.monotonic() - saved > self.runtime.save_seconds:
                     self.save()
                     saved = time.monotonic()
@@ -164,6 +159,17 @@ class Trainer:
                 raise Stopped("finished before it could stop; --resume goes on from there")
         elif self.stopping:
             raise Stopped(f"stopped after step {state.step} of {self.schedule.steps}; continue with --resume")
+
+    @contextmanager
+    def learnt_stays(self) -> Iterator[None]:
+        """Saves what was learnt if the images cannot be read any more."""
+        try:
+            yield
+        except UserError:
+            if self.world.size == 1 and math.isfinite(self.state.meter[0]):
+                self.save()
+                self.checkpoints.wait()
+            raise
 
     def train_epoch(self, last: int, stopped: Flag, progress: Progress) -> None:
         """The rest of the epoch under way, or of it what fits between two checkpoints."""
@@ -210,18 +216,22 @@ class Trainer:
         for buffer in (buffer for net in nets for buffer in net.buffers() if buffer.is_floating_point()):
             buffer.copy_(self.world.mean(buffer))
 
-    def ended_epoch(self) -> int:
-        """The number of the epoch that has just ended and is not logged yet, or 0."""
+    def score_ended(self, progress: Progress) -> int:
+        """The number of the epoch that has just ended, scored if it is to be; 0 if none has or it was logged before."""
         epoch, rest = divmod(self.state.step, self.schedule.steps_per_epoch)
-        return epoch if rest == 0 and epoch > self.state.epochs_logged else 0
+        if rest or epoch <= self.state.epochs_logged:
+            return 0
+        if epoch % self.runtime.score_every == 0 or epoch == self.recipe.epochs:
+            with self.learnt_stays():
+                progress.epoch(self.end_epoch())
+        return epoch
 
     def end_epoch(self) -> dict[str, Any]:
         """Score the network, remember it if it is the best so far, log one line."""
         state, steps = self.state, self.schedule.steps_per_epoch
         began, since = time.monotonic(), state.step - steps * state.epochs_logged
-        report = self.score(self.dataset.test)
-        held = self.score(self.held_out) if self.held_out else None
-        top1 = (held or report).ensemble.top1
+        reports = {name: self.scorer.score(split) for name, split in self.scorer.splits.items()}
+        top1 = reports[self.scorer.chooses].ensemble.top1
         if top1 > state.best_top1:
             state.best_top1, state.best_step = top1, state.step
             self.best = {name: tensor.clone() for name, tensor in self.scored.state_dict().items()}
@@ -232,8 +242,7 @@ class Trainer:
             "lr": self.schedule.lr(state.step - 1),
             "p": self.batches.mixer.chance(self.schedule.progress(state.step - 1)),
             "train": {"loss": loss, "top1": accuracy},
-            "test": report.to_dict(),
-            **({"validation": held.to_dict()} if held else {}),
+            **{name: report.to_dict() for name, report in reports.items()},
             "seconds": round(state.seconds, 3),
             "evaluation_seconds": round(time.monotonic() - began, 3),
         }
@@ -244,22 +253,6 @@ class Trainer:
         state.epochs_logged, state.meter = state.step // steps, (0.0, 0.0)
         self.step.meter.zero_()
         return line
-
-    def score(self, split: Split) -> Report:
-        return evaluate(*self.answers(split, self.recipe.precision))
-
-    def answers(self, split: Split, precision: str = "fp32") -> Answers:
-        """Every head's logits for a whole split, a part of it by each process, and the labels."""
-        count, size, part = len(split.labels), self.recipe.size, self.world.size > 1
-        if part:
-            mine = torch.arange(count, device=split.labels.device)[self.world.part(count)]
-            split = Split(split.images[mine], split.labels[mine])
-        logits, labels = predict_split(self.scored, self.dataset, split, precision, size=size, part=part)
-        logits, labels = self.world.gather(logits, 1, count), self.world.gather(labels + 1, 0, count)
-        read = labels > 0  # zeros fill up the part of a process that could not read all its files
-        if not read.any():
-            raise UserError(f"none of {count} images of {self.dataset.name} to score can be read; check the files")
-        return Answers(logits[:, read], labels[read] - 1)
 
     def save(self) -> None:
         if self.world.writes:
@@ -272,7 +265,7 @@ class Trainer:
             "parameters": parameters(self.net),
             "multiply_adds": multiply_adds(self.net, self.recipe.seen(self.dataset.size)),
             "best_epoch": (self.state.best_step or 0) // self.schedule.steps_per_epoch,
-            "best_by": "validation" if self.held_out else "test",
+            "best_by": self.scorer.chooses,
             "seconds": round(self.state.seconds, 3),
         }
         last = {name: tensor.clone() for name, tensor in weights.items()}
@@ -281,7 +274,7 @@ class Trainer:
             if which == "best" or best is not last:  # predict once where the last epoch is the best one
                 stored = halve(chosen) if self.runtime.compact else chosen
                 self.scored.load_state_dict(stored)
-                tensors = self.all_answers()
+                tensors = self.scorer.all_answers()
             scores[which] = evaluate(tensors["logits"].cpu(), tensors["labels"].cpu()).to_dict()
             if self.world.writes:
                 save_tensors(tensors, run.path / f"logits-{which}.safetensors")
@@ -290,13 +283,6 @@ class Trainer:
             check_logged(run, self.state, self.schedule.steps)  # the checksums to come would call right what is there
             run.finish(scores)
         self.world.told(None)  # nobody leaves before the files are there
-
-    def all_answers(self) -> dict[str, Tensor]:
-        """Every head's logits in float32, and the labels, of the test set and of what was held out."""
-        tensors = self.answers(self.dataset.test)._asdict()
-        if self.held_out:
-            tensors |= {f"validation_{name}": tensor for name, tensor in self.answers(self.held_out)._asdict().items()}
-        return tensors
 
     def lost_message(self, error: RuntimeError) -> str:
         latest = self.checkpoints.latest()
