@@ -197,10 +197,13 @@ def test_a_folder_of_the_name_of_the_data_set(
 
 
 def test_randomised_sets_are_the_same_each_time(runs: list[Run], tmp_path: Path, scored: Eval) -> None:
+    """And the caller's random numbers go on as if nobody had drawn any."""
     logits, labels = runs[0].logits("last")
     calibration = calibrate(logits, labels, method="aps", randomised=True)
     mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
+    before = torch.get_rng_state()
     assert scored(tmp_path / "net")["sets"] == scored(tmp_path / "net")["sets"]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
