@@ -33,21 +33,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_every_row(run: Run, digits: Dataset):
     found = score_multiplexed([run.path], "last", CPU)
-    assert [row["images_per_pass"] for row in found["rows"]] == [1, 2, 3]
-    assert [row["members_per_image"] for row in found["rows"]] == [3, 1.5, 1]
-    first, _, last = found["rows"]
+    assert [row.images_per_pass for row in found.rows] == [1, 2, 3]
+    assert [row.members_per_image for row in found.rows] == [3, 1.5, 1]
+    first, _, last = found.rows
     stored = run.json("scores.json")
-    assert first["top1"] == pytest.approx(stored["last"]["ensemble"]["top1"], abs=1e-6)
-    assert last["multiply_adds"] == pytest.approx(stored["multiply_adds"] / 3)
-    assert last["top1"] > 0.2  # ten classes: the heads do read their own
-    assert first["top1"] >= last["top1"]
+    assert first.scores.top1 == pytest.approx(stored["last"]["ensemble"]["top1"], abs=1e-6)
+    assert last.multiply_adds == pytest.approx(stored["multiply_adds"] / 3)
+    assert last.scores.top1 > 0.2  # ten classes: the heads do read their own
+    assert first.scores.top1 >= last.scores.top1
     # The last row by hand: passes of three images in the order that was drawn.
     net = load_network(run)
     net.about = mixmo.load(run.path).about
     order = torch.randperm(360, generator=torch.Generator().manual_seed(0))
     by_hand = mixmo.predict(net, digits.test.images[order], images_per_pass=3, batch_size=300)
     right = (by_hand.labels == digits.test.labels[order]).double().mean().item()
-    assert last["top1"] == pytest.approx(right, abs=1e-6)
+    assert last.scores.top1 == pytest.approx(right, abs=1e-6)
 
 
 def test_more_images_a_second(run: Run, monkeypatch: pytest.MonkeyPatch):
@@ -60,8 +60,8 @@ def test_more_images_a_second(run: Run, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(Stages, "forward", forward)
     monkeypatch.setattr(multiplex.time, "perf_counter", lambda: clock[0])
-    rows = score_multiplexed([run.path], "last", CPU)["rows"]
-    assert [row["images_per_second"] for row in rows] == [1, 2, 3]
+    rows = score_multiplexed([run.path], "last", CPU).rows
+    assert [row.images_per_second for row in rows] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(1, 5), (3, 3), (60, 2)])
@@ -97,7 +97,7 @@ def test_as_json_and_as_a_table(run: Run, capsys: pytest.CaptureFixture[str]):
 
 
 def test_networks_that_cannot(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert [row["images_per_pass"] for row in score_multiplexed([runs[1].path], "last", CPU)["rows"]] == [1]
+    assert [row.images_per_pass for row in score_multiplexed([runs[1].path], "last", CPU).rows] == [1]
     with pytest.raises(UserError, match=r"another number of members than .*, and cannot be multiplexed with it"):
         score_multiplexed([run.path for run in runs], "last", CPU)
     other = shutil.copytree(runs[0].path, tmp_path / "other")
@@ -119,13 +119,14 @@ def test_a_saved_network_as_its_run(
     monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
     mixmo.save_pretrained(mixmo.load(run.path), tmp_path / "saved")
     expected, found = (score_multiplexed([path], "last", CPU) for path in (run.path, tmp_path / "saved"))
-    assert (expected["which"], found["which"], found["images"]) == ("last", None, 360)
-    for row, same in zip(expected["rows"], found["rows"], strict=True):
-        for key in ("images_per_pass", "members_per_image", "multiply_adds", "top1", "nll", "ece"):
-            assert same[key] == pytest.approx(row[key], rel=1e-4), key
-    both = score_multiplexed([run.path, tmp_path / "saved"], "last", CPU)["rows"]
-    assert [row["nll"] for row in both] == pytest.approx([row["nll"] for row in found["rows"]], rel=1e-4)
-    assert [row["multiply_adds"] for row in both] == [2 * row["multiply_adds"] for row in found["rows"]]
+    assert (expected.which, found.which, found.images) == ("last", None, 360)
+    for row, same in zip(expected.rows, found.rows, strict=True):
+        assert same[:3] == pytest.approx(row[:3])
+        for key in ("top1", "nll", "ece"):
+            assert getattr(same.scores, key) == pytest.approx(getattr(row.scores, key), rel=1e-4), key
+    both = score_multiplexed([run.path, tmp_path / "saved"], "last", CPU).rows
+    assert [row.scores.nll for row in both] == pytest.approx([row.scores.nll for row in found.rows], rel=1e-4)
+    assert [row.multiply_adds for row in both] == [2 * row.multiply_adds for row in found.rows]
     assert main(["eval", str(tmp_path / "saved"), "--multiplex", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("360 test images in random order")
 
@@ -134,7 +135,7 @@ def test_classes_in_another_order(run: Run, tmp_path: Path, monkeypatch: pytest.
     """As of a network from elsewhere: an image counts as right by the name of its class."""
     monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
     net = mixmo.load(run.path)
-    expected = score_multiplexed([run.path], "last", CPU)["rows"]
+    expected = score_multiplexed([run.path], "last", CPU).rows
     assert isinstance(net, Network)
     assert net.about is not None
     for head in net.heads:
@@ -142,8 +143,8 @@ def test_classes_in_another_order(run: Run, tmp_path: Path, monkeypatch: pytest.
             layer.weight.data, layer.bias.data = layer.weight.flip(0), layer.bias.flip(0)
     about = dataclasses.replace(net.about, classes=net.about.classes[::-1])
     mixmo.save_pretrained(net, tmp_path / "saved", about=about)
-    found = score_multiplexed([tmp_path / "saved"], "last", CPU)["rows"]
-    assert [row["top1"] for row in found] == pytest.approx([row["top1"] for row in expected])
+    found = score_multiplexed([tmp_path / "saved"], "last", CPU).rows
+    assert [row.scores.top1 for row in found] == pytest.approx([row.scores.top1 for row in expected])
 
 
 def test_a_wrapped_network(

@@ -52,8 +52,8 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_scores_against_scikit_learn(runs: list[Run], photographs: Path, digits: Dataset):
     scores = score_ood(paths(runs), f"folder:{photographs}@16", "last", CPU)
-    assert set(scores["detectors"]) == set(DETECTORS)
-    assert (scores["inside"], scores["inside_images"], scores["outside_images"]) == ("digits", 360, 30)
+    assert set(scores.detectors) == set(DETECTORS)
+    assert (scores.inside, scores.inside_images, scores.outside_images) == ("digits", 360, 30)
     grey = [np.asarray(Image.open(path).convert("L")) for path in sorted(photographs.glob("test/*/*.png"))]
     small = torch.from_numpy(np.stack([np.asarray(Image.fromarray(g).resize((8, 8), Image.BILINEAR)) for g in grey]))
     outside = Split(small[..., None], torch.zeros(30, dtype=torch.int64))
@@ -62,13 +62,13 @@ def test_scores_against_scikit_learn(runs: list[Run], photographs: Path, digits:
         for split in (digits.test, outside)
     ]
     truth = [0] * 360 + [1] * 30
-    for name, found in scores["detectors"].items():
+    for name, found in scores.detectors.items():
         values = torch.cat([DETECTORS[name](part) for part in logits]).numpy()
         # PIL may round a pixel to the other side.
-        assert found["auroc"] == pytest.approx(roc_auc_score(truth, values), abs=0.01)
-        assert found["aupr"] == pytest.approx(average_precision_score(truth, values), abs=0.03)
+        assert found.auroc == pytest.approx(roc_auc_score(truth, values), abs=0.01)
+        assert found.aupr == pytest.approx(average_precision_score(truth, values), abs=0.03)
         threshold = np.sort(values[:360])[341]  # 342 of 360 are 95 %
-        assert found["fpr95"] == pytest.approx((values[360:] <= threshold).mean(), abs=0.07)
+        assert found.fpr95 == pytest.approx((values[360:] <= threshold).mean(), abs=0.07)
 
 
 def test_the_run_s_own_images_cannot_be_told_apart(runs: list[Run], tmp_path: Path, digits: Dataset):
@@ -79,16 +79,16 @@ def test_the_run_s_own_images_cannot_be_told_apart(runs: list[Run], tmp_path: Pa
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image[..., 0].numpy()).save(path)
     scores = score_ood(paths(runs), f"folder:{tmp_path}@8", "last", CPU)
-    for found in scores["detectors"].values():
-        assert found["auroc"] == pytest.approx(0.5, abs=1e-6)
-        assert found["fpr95"] >= 0.95
+    for found in scores.detectors.values():
+        assert found.auroc == pytest.approx(0.5, abs=1e-6)
+        assert found.fpr95 >= 0.95
 
 
 def test_stored_logits_or_weights(runs: list[Run], photographs: Path):
     name = f"folder:{photographs}@16"
     stored, again = (score_ood(paths(runs), name, "best", CPU, source=source) for source in ("logits", "weights"))
     for detector in DETECTORS:
-        assert again["detectors"][detector] == pytest.approx(stored["detectors"][detector], abs=1e-3)
+        assert again.detectors[detector] == pytest.approx(stored.detectors[detector], abs=1e-3)
 
 
 def test_a_saved_network_fares_as_its_run(runs: list[Run], photographs: Path, tmp_path: Path):
@@ -98,11 +98,11 @@ def test_a_saved_network_fares_as_its_run(runs: list[Run], photographs: Path, tm
     for others in ([], paths(runs[1:])):
         expected = score_ood([runs[0].path, *others], name, "last", CPU)
         found = score_ood([tmp_path / "saved", *others], name, "last", CPU)
-        assert found["which"] == ("last" if others else None)
+        assert found.which == ("last" if others else None)
         for detector in DETECTORS:
-            assert found["detectors"][detector] == pytest.approx(expected["detectors"][detector], abs=1e-3)
-        same = ("inside", "outside", "inside_images", "outside_images")
-        assert [found[key] for key in same] == [expected[key] for key in same]
+            assert found.detectors[detector] == pytest.approx(expected.detectors[detector], abs=1e-3)
+        same = {"which": None, "detectors": {}}
+        assert found._replace(**same) == expected._replace(**same)
 
 
 def test_foreign_images_in_parts(runs: list[Run], digits: Dataset):
@@ -116,9 +116,9 @@ def test_foreign_images_in_parts(runs: list[Run], digits: Dataset):
 def test_one_member_never_disagrees(photographs: Path, tmp_path: Path):
     single = named("digits/vanilla").replace(width=1, epochs=1, batch_size=128)
     run = train(single, tmp_path / "run", Runtime(device="cpu", quiet=True))
-    found = score_ood([run.path], f"folder:{photographs}@16", "last", CPU)["detectors"]
-    assert found["disagreement"]["auroc"] == 0.5
-    assert found["entropy"]["auroc"] != 0.5
+    found = score_ood([run.path], f"folder:{photographs}@16", "last", CPU).detectors
+    assert found["disagreement"].auroc == 0.5
+    assert found["entropy"].auroc != 0.5
 
 
 def test_its_own_data_set(runs: list[Run]):

@@ -80,9 +80,9 @@ def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:
     logits, labels = zip(*(Run(path).logits() for path in run.networks()), strict=True)
     torch.testing.assert_close(run.logits(), (torch.cat(logits), labels[0]), rtol=0, atol=0)
     mean = torch.cat(logits).double().mean(0)
-    scores = score_runs([run])["last"]
-    assert scores["ensemble"]["top1"] == (mean.argmax(1) == labels[0]).double().mean().item()
-    assert len(scores["members"]) == 2
+    scores = score_runs([run]).reports["last"]
+    assert scores.ensemble.top1 == (mean.argmax(1) == labels[0]).double().mean().item()
+    assert len(scores.members) == 2
     assert train(recipe, tmp_path / "de", RUNTIME, resume=True).finished
 
 

@@ -92,31 +92,30 @@ def by_hand(runs: list[Run], images: np.ndarray, which: str) -> torch.Tensor:
 
 def test_every_cell_the_pool_and_the_mean_error(runs: list[Run], folder: Path):
     scores = score_corruptions(paths(runs), folder, "last", CPU)
-    assert set(scores["corruptions"]) == {*COMMON, *EXTRA}
+    assert set(scores.corruptions) == {*COMMON, *EXTRA}
     labels = torch.arange(14) % CLASSES
     for name, severity in (("fog", 1), ("fog", 5), ("saturate", 3)):
         images = np.load(folder / f"{name}.npy")[14 * (severity - 1) : 14 * severity]
         logits = by_hand(runs, images, "last")
-        cell = scores["corruptions"][name][str(severity)]
-        assert cell["top1"] == top1(logits, labels).item()
-        assert cell["top5"] == top5(logits, labels).item()
-        assert cell["nll"] == pytest.approx(nll(logits, labels).item(), rel=1e-4)
-    cells = [cell for row in scores["corruptions"].values() for cell in row.values()]
+        cell = scores.corruptions[name][severity]
+        assert cell.top1 == top1(logits, labels).item()
+        assert cell.top5 == top5(logits, labels).item()
+        assert cell.nll == pytest.approx(nll(logits, labels).item(), rel=1e-4)
+    cells = [cell for row in scores.corruptions.values() for cell in row.values()]
     assert len(cells) == 95
-    for key in ("top1", "top5", "nll"):
-        assert scores["pooled"][key] == pytest.approx(np.mean([cell[key] for cell in cells]))
-    errors = [1 - cell["top1"] for name in COMMON for cell in scores["corruptions"][name].values()]
+    assert scores.pooled == pytest.approx(np.mean(cells, 0))
+    errors = [1 - cell.top1 for name in COMMON for cell in scores.corruptions[name].values()]
     assert len(errors) == 75
-    assert scores["mce"] == pytest.approx(np.mean(errors))
-    assert scores["mce"] != pytest.approx(1 - scores["pooled"]["top1"])  # the four extra ones count in the pool only
+    assert scores.mce == pytest.approx(np.mean(errors))
+    assert scores.mce != pytest.approx(1 - scores.pooled.top1)  # the four extra ones count in the pool only
 
 
 def test_the_clean_scores_are_those_of_the_run(runs: list[Run], few: Path):
     for which in ("last", "best"):
         scores = score_corruptions(paths(runs[:1]), few, which, CPU)
         stored = runs[0].json("scores.json")[which]["ensemble"]
-        assert scores["clean"] == pytest.approx({key: stored[key] for key in ("top1", "top5", "nll")})
-        assert scores["which"] == which
+        assert scores.clean == pytest.approx([stored[key] for key in ("top1", "top5", "nll")])
+        assert scores.which == which
 
 
 def test_a_training_that_ends_while_it_is_scored(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,9 +144,9 @@ def test_uncorrupted_files_give_the_clean_scores(runs: list[Run], tmp_path: Path
     np.save(tmp_path / "labels.npy", np.tile(test.labels.numpy(), 5))
     np.save(tmp_path / "fog.npy", np.tile(test.images.numpy(), (5, 1, 1, 1)))
     scores = score_corruptions(paths(runs), tmp_path, "last", CPU)
-    for cell in scores["corruptions"]["fog"].values():
-        assert cell == pytest.approx(scores["clean"], rel=1e-5)
-    assert scores["mce"] is None  # one corruption is not the fifteen
+    for cell in scores.corruptions["fog"].values():
+        assert cell == pytest.approx(scores.clean, rel=1e-5)
+    assert scores.mce is None  # one corruption is not the fifteen
 
 
 def test_every_image_counts_in_the_progress(runs: list[Run], few: Path, works: list[Work]):
@@ -157,17 +156,17 @@ def test_every_image_counts_in_the_progress(runs: list[Run], few: Path, works: l
 
 
 def test_some_severities(runs: list[Run], few: Path):
-    whole = score_corruptions(paths(runs), few, "last", CPU)["corruptions"]["snow"]
+    whole = score_corruptions(paths(runs), few, "last", CPU).corruptions["snow"]
     for path in few.glob("*.npy"):
         np.save(path, np.load(path)[14 * 2 : 14 * 4])
     (few / "severities.txt").write_text("3 4")
     scores = score_corruptions(paths(runs), few, "last", CPU)
-    assert scores["corruptions"]["snow"] == {"3": whole["3"], "4": whole["4"]}
+    assert scores.corruptions["snow"] == {3: whole[3], 4: whole[4]}
     (few / "fog.npy").unlink()
     for path in few.glob("*.npy"):
         np.save(path, np.load(path)[14:])
     (few / "severities.txt").write_text("4")
-    assert score_corruptions(paths(runs), few, "last", CPU)["pooled"] == whole["4"]
+    assert score_corruptions(paths(runs), few, "last", CPU).pooled == whole[4]
 
 
 def test_a_saved_network_fares_as_its_run(runs: list[Run], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -177,9 +176,9 @@ def test_a_saved_network_fares_as_its_run(runs: list[Run], few: Path, tmp_path: 
     for others in ([], paths(runs[1:])):
         expected = score_corruptions([runs[0].path, *others], few, "last", CPU)
         found = score_corruptions([tmp_path / "saved", *others], few, "last", CPU)
-        assert (found["which"], found["images"]) == ("last" if others else None, 14)
-        assert found["clean"] == pytest.approx(expected["clean"], rel=1e-4)
-        assert found["pooled"] == pytest.approx(expected["pooled"], rel=1e-4)
+        assert (found.which, found.images) == ("last" if others else None, 14)
+        assert found.clean == pytest.approx(expected.clean, rel=1e-4)
+        assert found.pooled == pytest.approx(expected.pooled, rel=1e-4)
     np.save(few / "labels.npy", np.tile((np.arange(14) + 1) % CLASSES, 5))
     with pytest.raises(UserError, match=r"does not hold the test set of .*saved, cifar10: its labels differ"):
         score_corruptions([tmp_path / "saved"], few, "last", CPU)
@@ -197,7 +196,7 @@ def test_a_saved_network_that_sees_its_images_enlarged(few: Path, tmp_path: Path
     normal = (large - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
     with torch.no_grad():
         expected = nll(net.each(normal).double().mean(0), torch.arange(14) % CLASSES)
-    assert found["corruptions"]["fog"]["1"]["nll"] == pytest.approx(expected.item(), rel=1e-4)
+    assert found.corruptions["fog"][1].nll == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_the_labels_of_another_test_set(runs: list[Run], folder: Path):

@@ -4,26 +4,20 @@ import warnings
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from mixmo import data
-from mixmo.calibration import Calibration
 from mixmo.errors import UserError, unknown
-from mixmo.metrics import METRICS
-from mixmo.metrics.report import evaluate
+from mixmo.metrics.report import Report, evaluate
 from mixmo.models import Ensemble, Network, multiply_adds, parameters
 from mixmo.placement import on_cpu
 from mixmo.predict import predict_split
-from mixmo.prediction import Prediction
 from mixmo.progress import Work
 from mixmo.runs import WHICH, Run
 from mixmo.types import Answers, Dataset
 from mixmo.weights import fill
-
-CALIBRATED = ("nll", "ece", "brier")  # scores that a temperature changes
 
 
 class Unfinished(UserWarning):
@@ -59,14 +53,24 @@ def load_so_far(run: Run, which: str) -> tuple[Network, int | None]:
     return net.eval().to(memory_format=torch.channels_last), step  # type: ignore[call-overload]
 
 
-def summary(run: Run) -> dict[str, Any]:
-    """What a run's scores.json says; before that is there, the part of it that is known."""
+class Summary(NamedTuple):
+    """What is known of a run, or of several as one ensemble, without a look at the answers."""
+
+    parameters: int
+    multiply_adds: int
+    best_by: str  # "test" or "validation", whose images chose the best epoch
+    best_epoch: int | None  # None before the training has ended, and for several runs
+
+
+def summary(run: Run) -> Summary:
+    """From a run's scores.json; before that is there, from its recipe."""
     if run.finished:
-        return run.json("scores.json")
+        stored = run.json("scores.json")
+        return Summary(*(stored[field] for field in Summary._fields))
     about, recipe = run.json("dataset.json"), run.recipe
     net = recipe.network(len(about["classes"]), about["size"][0])
-    cost = {"parameters": parameters(net), "multiply_adds": multiply_adds(net, tuple(about["size"]))}
-    return {**cost, "best_by": "validation" if recipe.validation else "test"}
+    best_by = "validation" if recipe.validation else "test"
+    return Summary(parameters(net), multiply_adds(net, tuple(about["size"])), best_by, None)
 
 
 def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
@@ -95,56 +99,45 @@ def run_answers(run: Run, net: Ensemble, device: torch.device, root: Path | None
     return Answers(logits_MNK.cpu(), labels_N.cpu())
 
 
+class RunScores(NamedTuple):
+    """What `score_runs` found."""
+
+    runs: list[str]
+    summary: Summary
+    reports: dict[str, Report]  # of the last and the best epoch
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, all beside each other; without a best epoch where there is none."""
+        known = {name: value for name, value in self.summary._asdict().items() if value is not None}
+        return {"runs": self.runs, **known, **{which: report.to_dict() for which, report in self.reports.items()}}
+
+
 def score_runs(
     runs: Sequence[Run],
     source: str = "logits",
     device: torch.device | None = None,
     root: Path | None = None,
     epochs: Sequence[str] = WHICH,
-) -> dict[str, Any]:
+) -> RunScores:
     """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
     paths = [path for run in runs for path in run.networks()]
     check_different(paths)
     runs = [Run.open(path) for path in paths]
-    stored = [summary(run) for run in runs]
-    scores: dict[str, Any] = {
-        "runs": [str(path) for path in paths],
-        "parameters": sum(s["parameters"] for s in stored),
-        "multiply_adds": sum(s["multiply_adds"] for s in stored),
-        "best_by": stored[0]["best_by"],
-    }
-    if len(runs) == 1 and "best_epoch" in stored[0]:
-        scores["best_epoch"] = stored[0]["best_epoch"]
+    stored, reports = [summary(run) for run in runs], {}
     with Work("scoring runs", len(epochs) * len(runs)) as work:
         for which in epochs:
             parts = []
             for run in runs:
                 parts.append(run_logits(run, which, source, device or torch.device("cpu"), root))
                 work.advance()
-            scores[which] = evaluate(*stack(parts, paths)).to_dict()
-    return scores
-
-
-def score_answers(logits_MNK: Tensor, labels_N: Tensor, calibration: Calibration | None = None) -> dict[str, Any]:
-    """Every score of an ensemble's answers, and whether its temperature, sets and threshold hold for them."""
-    scores: dict[str, Any] = evaluate(logits_MNK, labels_N).to_dict()
-    if calibration is None:
-        return scores
-    prediction, mean_NK = Prediction(logits_MNK, calibration), logits_MNK.double().mean(0)
-    scores["calibrated"] = {
-        "temperature": calibration.temperature,
-        **{name: METRICS[name](mean_NK / calibration.temperature, labels_N).item() for name in CALIBRATED},
-    }
-    if calibration.conformal is not None:
-        held = prediction.sets.gather(1, labels_N[:, None]).double().mean()
-        size = prediction.sets.sum(1).double().mean()
-        scores["sets"] = {"level": calibration.conformal.level, "held": held.item(), "size": size.item()}
-    if calibration.selective is not None:
-        answered_N = ~prediction.abstain
-        wrong = (prediction.labels != labels_N)[answered_N].double().mean().item() if answered_N.any() else None
-        given = answered_N.double().mean().item()
-        scores["answered"] = {"risk": calibration.selective.risk, "share": given, "wrong": wrong}
-    return scores
+            reports[which] = evaluate(*stack(parts, paths))
+    whole = Summary(
+        parameters=sum(each.parameters for each in stored),
+        multiply_adds=sum(each.multiply_adds for each in stored),
+        best_by=stored[0].best_by,
+        best_epoch=stored[0].best_epoch if len(runs) == 1 else None,
+    )
+    return RunScores([str(path) for path in paths], whole, reports)
 
 
 def check_different(paths: Sequence[Path]) -> None:

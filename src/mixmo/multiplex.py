@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from mixmo.errors import UserError
 from mixmo.evaluation import stack
 from mixmo.hub.model import Model, known_dataset, numbered, open_model
-from mixmo.metrics.report import evaluate
+from mixmo.metrics.report import Scores, evaluate, plain
 from mixmo.models import Network, multiply_adds
 from mixmo.predict import check_multiplex
 from mixmo.progress import Work, track
@@ -19,9 +19,38 @@ from mixmo.runs import is_run
 from mixmo.types import Answers, Split
 
 
+class MultiplexRow(NamedTuple):
+    """One number of images a pass."""
+
+    images_per_pass: int
+    members_per_image: float
+    multiply_adds: float | None  # an image; None where they are not known
+    images_per_second: float
+    scores: Scores
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON: the scores beside the costs."""
+        costs = self._asdict()
+        scores = costs.pop("scores")
+        return costs | plain(scores)
+
+
+class MultiplexScores(NamedTuple):
+    """What `score_multiplexed` found."""
+
+    which: str | None  # epoch of the runs; None where none is a run
+    images: int
+    device: str
+    rows: list[MultiplexRow]  # 1, 2, ... M images a pass
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and numbers, ready for JSON."""
+        return self._asdict() | {"rows": [row.to_dict() for row in self.rows]}
+
+
 def score_multiplexed(
     paths: Sequence[Path], which: str, device: torch.device, root: Path | None = None
-) -> dict[str, Any]:
+) -> MultiplexScores:
     """From the weights and the test set of what they were trained on; the networks at `paths` are one ensemble.
 
     In a random order: neighbours in a file are often of one class, and would share their passes. Every row has passes
@@ -51,20 +80,15 @@ def score_multiplexed(
         answers, seconds = _timed(partial(predict, count))
         logits_MNK, labels_N = numbered(models[0], dataset, answers)
         rows.append(
-            {
-                "images_per_pass": count,
-                "members_per_image": members / count,
-                "multiply_adds": None if cost is None else cost / count,
-                "images_per_second": len(labels_N) / seconds,
-                **evaluate(logits_MNK, labels_N).to_dict()["ensemble"],
-            }
+            MultiplexRow(
+                images_per_pass=count,
+                members_per_image=members / count,
+                multiply_adds=None if cost is None else cost / count,
+                images_per_second=len(labels_N) / seconds,
+                scores=evaluate(logits_MNK, labels_N).ensemble,
+            )
         )
-    return {
-        "which": which if any(map(is_run, paths)) else None,
-        "images": len(labels_N),
-        "device": device.type,
-        "rows": rows,
-    }
+    return MultiplexScores(which if any(map(is_run, paths)) else None, len(labels_N), device.type, rows)
 
 
 def _kind(model: Model) -> tuple[object, ...]:

@@ -5,9 +5,9 @@ weights are needed, and for the clean test set the stored logits of a run, or it
 is in memory at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,11 +21,57 @@ from mixmo.errors import UserError
 from mixmo.evaluation import run_answers, stack
 from mixmo.hub.model import Model, dataset_answers, open_model
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
+from mixmo.metrics.report import json_ready
 from mixmo.progress import Work
 from mixmo.runs import Run, is_run
 from mixmo.types import Answers, Split
 
-SCORES = ("top1", "top5", "nll")  # without temperature, as in the paper's table
+
+class BriefScores(NamedTuple):
+    """Of an ensemble, without temperature, as in the paper's table."""
+
+    top1: float
+    top5: float
+    nll: float
+
+
+class CorruptionScores(NamedTuple):
+    """What `score_corruptions` found."""
+
+    folder: str
+    which: str | None  # epoch of the runs; None where none is a run
+    images: int  # of one severity
+    clean: BriefScores
+    pooled: BriefScores
+    mce: float | None
+    corruptions: dict[str, dict[int, BriefScores]]  # name -> severity -> scores
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts and numbers, ready for JSON."""
+        return {name: json_ready(value) for name, value in self._asdict().items()}
+
+
+class Detection(NamedTuple):
+    """How well one detector tells images from outside, the positives."""
+
+    auroc: float
+    aupr: float
+    fpr95: float
+
+
+class OodScores(NamedTuple):
+    """What `score_ood` found."""
+
+    inside: str  # data sets
+    outside: str
+    which: str | None  # epoch of the runs; None where none is a run
+    inside_images: int
+    outside_images: int
+    detectors: dict[str, Detection]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts and numbers, ready for JSON."""
+        return {name: json_ready(value) for name, value in self._asdict().items()}
 
 
 def own_answers(model: Model, which: str, source: str, root: Path | None) -> Answers:
@@ -42,7 +88,7 @@ def own_answers(model: Model, which: str, source: str, root: Path | None) -> Ans
 
 def score_corruptions(
     paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None = None
-) -> dict[str, Any]:
+) -> CorruptionScores:
     """Top1, Top5 and NLL of the ensemble on every corruption and severity in `folder`, in the layout of CIFAR-C.
 
     `pooled`: over all images of all corruptions and severities, as the paper (19 x 5). `mce`: the mean error, 1 - Top1,
@@ -55,31 +101,31 @@ def score_corruptions(
 
 def corruptions_so_far(
     paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None = None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[CorruptionScores]:
     """What `score_corruptions` gives, after each corruption: over those that were scored."""
     cells = corrupted(folder)
     models = [open_model(path, which, device) for path in paths]
     clean = stack([own_answers(model, which, "logits", root) for model in models], paths)
     for model in models:
         _check_fit(model, cells[0], folder, clean.labels)
-    each: dict[str, dict[str, dict[str, float]]] = {}
+    each: dict[str, dict[int, BriefScores]] = {}
     with Work(f"scoring images of {folder.name}", len(models) * len(cells) * len(clean.labels)) as work:
         for cell in cells:
             answers = stack([model.answers(cell.split, work) for model in models], paths)
-            each.setdefault(cell.name, {})[str(cell.severity)] = score(*answers)
+            each.setdefault(cell.name, {})[cell.severity] = score(*answers)
             if cell.severity < cells[-1].severity:
                 continue
             common = [scores for name in each if name in COMMON for scores in each[name].values()]
             complete = set(COMMON) <= set(each)
-            yield {
-                "folder": str(folder),
-                "which": which if any(map(is_run, paths)) else None,
-                "images": len(clean.labels),
-                "clean": score(*clean),
-                "pooled": _mean([s for name in each for s in each[name].values()]),  # all cells have as many images
-                "mce": 1 - _mean(common)["top1"] if complete else None,
-                "corruptions": dict(each),
-            }
+            yield CorruptionScores(
+                folder=str(folder),
+                which=which if any(map(is_run, paths)) else None,
+                images=len(clean.labels),
+                clean=score(*clean),
+                pooled=mean([s for name in each for s in each[name].values()]),  # all cells have as many images
+                mce=1 - mean(common).top1 if complete else None,
+                corruptions=dict(each),
+            )
 
 
 def _check_fit(model: Model, cell: Cell, folder: Path, labels_N: Tensor) -> None:
@@ -98,19 +144,19 @@ def _check_fit(model: Model, cell: Cell, folder: Path, labels_N: Tensor) -> None
         )
 
 
-def score(logits_MNK: Tensor, labels_N: Tensor) -> dict[str, float]:
-    """`SCORES` of the ensemble."""
+def score(logits_MNK: Tensor, labels_N: Tensor) -> BriefScores:
+    """Of the mean of the members' logits."""
     mean_NK = logits_MNK.double().mean(0)
-    return {name: METRICS[name](mean_NK, labels_N).item() for name in SCORES}
+    return BriefScores(*(METRICS[name](mean_NK, labels_N).item() for name in BriefScores._fields))
 
 
-def _mean(scores: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: sum(s[name] for s in scores) / len(scores) for name in SCORES}
+def mean(scores: Collection[BriefScores]) -> BriefScores:
+    return BriefScores(*(sum(column) / len(scores) for column in zip(*scores, strict=True)))
 
 
 def score_ood(
     paths: Sequence[Path], name: str, which: str, device: torch.device, root: Path | None = None, source: str = "logits"
-) -> dict[str, Any]:
+) -> OodScores:
     """How well each detector tells the test images of data set `name` from the models' own: AUROC, AUPR, FPR95.
 
     The foreign images are the positives. They are brought to the size and the channels of the models' own images and
@@ -126,16 +172,15 @@ def score_ood(
     detectors = {}
     for detector in DETECTORS:
         inside, outside = DETECTORS[detector](inside_MNK), DETECTORS[detector](outside_MNK)
-        found = {"auroc": auroc(inside, outside), "aupr": aupr(inside, outside), "fpr95": fpr95(inside, outside)}
-        detectors[detector] = {key: value.item() for key, value in found.items()}
-    return {
-        "inside": models[0].trained_on,
-        "outside": name,
-        "which": which if any(map(is_run, paths)) else None,
-        "inside_images": len(labels_N),
-        "outside_images": outside_MNK.shape[1],
-        "detectors": detectors,
-    }
+        detectors[detector] = Detection(*(measure(inside, outside).item() for measure in (auroc, aupr, fpr95)))
+    return OodScores(
+        inside=models[0].trained_on,
+        outside=name,
+        which=which if any(map(is_run, paths)) else None,
+        inside_images=len(labels_N),
+        outside_images=outside_MNK.shape[1],
+        detectors=detectors,
+    )
 
 
 def _foreign_logits(model: Model, split: Split, work: Work) -> Tensor:

@@ -14,8 +14,8 @@ from mixmo.cli import main
 from mixmo.data.corrupted import COMMON
 from mixmo.engine import Runtime
 from mixmo.engine.loop import Trainer
-from mixmo.hub.model import Model
-from mixmo.metrics import DETECTORS
+from mixmo.hub.model import Model, open_model
+from mixmo.metrics import DETECTORS, METRICS
 from mixmo.progress import Work
 from mixmo.recipes import named
 from mixmo.runs import Run
@@ -85,6 +85,26 @@ def test_corruptions_as_json_and_as_a_table(run: str, corrupted: Path, capsys: p
     assert "best epoch, 6 images a severity, severities 2, 4; no temperature" in text
 
 
+def test_corruptions_to_the_letter(run: str, corrupted: Path, capsys: pytest.CaptureFixture[str]):
+    """Every key of the JSON in its order; every value as the library gives it."""
+    model, cells = open_model(Path(run), "last", torch.device("cpu")), {}
+
+    def three(answers: Answers) -> dict[str, float]:
+        mean = answers.logits.double().mean(0)
+        return {key: METRICS[key](mean, answers.labels).item() for key in ("top1", "top5", "nll")}
+
+    for name in sorted(COMMON):
+        images, labels = split(12, COMMON.index(name)).images, torch.arange(6) % 3
+        both = (Split(half, labels) for half in images.split(6))
+        cells[name] = dict(zip("24", (three(model.answers(half, Work(""))) for half in both), strict=True))
+    every = [cell for severities in cells.values() for cell in severities.values()]
+    pooled = {key: sum(cell[key] for cell in every) / len(every) for key in ("top1", "top5", "nll")}
+    found = {"folder": str(corrupted), "which": "last", "images": 6, "clean": three(Run(run).logits("last"))}
+    found |= {"pooled": pooled, "mce": 1 - pooled["top1"], "corruptions": cells}
+    assert main(["eval", run, "--corruptions", str(corrupted), "--json", *ON_CPU]) == 0
+    assert capsys.readouterr().out == json.dumps({"runs": [run], "corrupted": found}, indent=2) + "\n"
+
+
 def test_the_table_says_when_there_is_no_mean(
     run: str, corrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -132,7 +152,7 @@ def test_ood_as_json_and_as_a_table(run: str, other: str, capsys: pytest.Capture
 
 def test_both_at_once(run: str, corrupted: Path, other: str, capsys: pytest.CaptureFixture[str]):
     assert main(["eval", run, "--corruptions", str(corrupted), "--ood", other, "--json", *ON_CPU]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"runs", "corrupted", "ood"}
+    assert list(json.loads(capsys.readouterr().out)) == ["runs", "corrupted", "ood"]
 
 
 def test_neither_gives_the_plain_scores(run: str, capsys: pytest.CaptureFixture[str]):

@@ -15,6 +15,7 @@ from mixmo.calibration import calibrate
 from mixmo.cli import main
 from mixmo.cli.tables import print_answers
 from mixmo.data.decode import SkippedImages
+from mixmo.labelled import Answered, CalibrationScores, ModelScores, Tempered
 from mixmo.runs import Run
 from mixmo.types import Dataset
 
@@ -134,7 +135,8 @@ def test_whether_the_calibration_holds(
     assert f"hold the true class for {100 * sets['held']:.2f} % (asked for 80 %), with {sets['size']:.2f} cl" in printed
     assert f"it answers {100 * answers['share']:.2f} % and abstains elsewhere; of these " in printed
     assert f"of these {100 * answers['wrong']:.2f} % are wrong (asked for 80 % at most)" in printed
-    print_answers(found | {"answered": {"share": 0.0, "wrong": None, "risk": 0.05}}, "net")
+    fitted = CalibrationScores(Tempered(1.0, nll=0.5, ece=0.1, brier=0.2), None, Answered(0.05, share=0.0, wrong=None))
+    print_answers(ModelScores(["net"], "digits", 360, mixmo.metrics.evaluate(logits, labels), fitted), "net")
     assert "it answers 0.00 % and abstains elsewhere (asked for 5 % at most)" in capsys.readouterr().out
 
 
@@ -195,10 +197,13 @@ def test_a_folder_of_the_name_of_the_data_set(
 
 
 def test_randomised_sets_are_the_same_each_time(runs: list[Run], tmp_path: Path, scored: Eval) -> None:
+    """And the caller's random numbers go on as if nobody had drawn any."""
     logits, labels = runs[0].logits("last")
     calibration = calibrate(logits, labels, method="aps", randomised=True)
     mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
+    before = torch.get_rng_state()
     assert scored(tmp_path / "net")["sets"] == scored(tmp_path / "net")["sets"]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_run_in_shards_resumes_and_scores_the_same(tmp_path: Path) -> None:
     run = train(SMALL, tmp_path / "run", runtime, resume=True)
     whole = train(SMALL, tmp_path / "whole", Runtime(device="cpu", quiet=True))
     assert run.json("scores.json")["last"] == whole.json("scores.json")["last"]
-    assert score_runs([run], "weights")["last"] == score_runs([run])["last"]
+    assert score_runs([run], "weights").reports["last"] == score_runs([run]).reports["last"]
     assert not (run.path / "last.safetensors").exists()
 
 
@@ -123,7 +123,7 @@ def test_compact_halves_files_and_scores_what_it_stores(tmp_path: Path) -> None:
     assert all(t.dtype != torch.bfloat16 for t in tensors.values() if t.dim() == 1)
     assert {t.dtype for t in load_tensors(checkpoint / "optimizer.safetensors").values() if t.dim() > 1} == kinds
     run = train(SMALL, tmp_path / "run", runtime, resume=True)
-    assert score_runs([run], "weights")["last"] == score_runs([run])["last"]
+    assert score_runs([run], "weights").reports["last"] == score_runs([run]).reports["last"]
     whole = train(SMALL, tmp_path / "whole", Runtime(device="cpu", quiet=True))
     sizes = [(r.path / "last.safetensors").stat().st_size for r in (run, whole)]
     assert sizes[0] < 0.56 * sizes[1]

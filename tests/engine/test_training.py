@@ -288,20 +288,21 @@ def test_a_training_is_a_plain_loop(digits: Dataset, tmp_path: Path) -> None:
 def test_scores_from_logits_and_from_weights_agree(finished: Run) -> None:
     stored, again = score_runs([finished], "logits"), score_runs([finished], "weights")
     assert stored == again
-    assert stored["last"] == finished.json("scores.json")["last"]
+    assert stored.reports["last"].to_dict() == finished.json("scores.json")["last"]
 
 
 def test_several_runs_are_one_ensemble(finished: Run, tmp_path: Path) -> None:
     """N x M predictions: the mean of the logits by hand."""
     other = train(SMALL.replace(seed=1), tmp_path / "other", RUNTIME)
     scores = score_runs([finished, other])
+    last = scores.reports["last"]
     by_hand = torch.cat([finished.logits()[0], other.logits()[0]]).double().mean(0)
     labels = finished.logits()[1]
-    assert scores["last"]["ensemble"]["top1"] == pytest.approx((by_hand.argmax(1) == labels).double().mean().item())
+    assert last.ensemble.top1 == pytest.approx((by_hand.argmax(1) == labels).double().mean().item())
     nll = -by_hand.log_softmax(1)[torch.arange(len(labels)), labels].mean().item()
-    assert scores["last"]["ensemble"]["nll"] == pytest.approx(nll)
-    assert len(scores["last"]["members"]) == 4
-    assert scores["parameters"] == 2 * finished.json("scores.json")["parameters"]
+    assert last.ensemble.nll == pytest.approx(nll)
+    assert len(last.members) == 4
+    assert scores.summary.parameters == 2 * finished.json("scores.json")["parameters"]
 
 
 def test_training_learns(finished: Run) -> None:
@@ -580,7 +581,7 @@ def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
 
 
 def test_json_of_scores_is_plain(finished: Run) -> None:
-    assert json.loads(json.dumps(score_runs([finished])))["last"]["ensemble"]["top1"] <= 1
+    assert json.loads(json.dumps(score_runs([finished]).to_dict()))["last"]["ensemble"]["top1"] <= 1
 
 
 def test_one_test_image_is_refused_before_the_first_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from mixmo.reproduce.execute import Remaining
 from mixmo.reproduce.output import some_images
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
+from mixmo.robustness import BriefScores, CorruptionScores
 from mixmo.runs import Run
 
 SETTINGS = {"batch_size": 256, "epochs": 1}
@@ -72,9 +73,9 @@ def test_the_table_says_ours_the_papers_and_the_difference(made: Path) -> None:
         best.json("scores.json")["best"]["ensemble"]["nllc"]
     )
     triple = rows["N=3", "average NLLc"]
-    assert float(triple["ours"]) == pytest.approx(score_runs(runs)["best"]["ensemble"]["nllc"])
+    assert float(triple["ours"]) == pytest.approx(score_runs(runs).reports["best"].ensemble.nllc)
     assert (triple["seeds"], triple["spread"]) == ("1", "")
-    pairs = [score_runs([runs[i], runs[j]])["best"]["ensemble"]["nllc"] for i, j in ((0, 1), (1, 2), (0, 2))]
+    pairs = [score_runs([runs[i], runs[j]]).reports["best"].ensemble.nllc for i, j in ((0, 1), (1, 2), (0, 2))]
     assert float(rows["N=2", "average NLLc"]["ours"]) == pytest.approx(sum(pairs) / 3)
 
 
@@ -266,11 +267,11 @@ def test_scores_on_other_corrupted_images_are_not_taken(
         text = capsys.readouterr().out
         return next(line for line in text.splitlines() if line.startswith("| 1 Net. |")).split("|")[2].strip(), text
 
-    def scored(paths: list[Path], folder: Path, which: str, device: object) -> dict[str, object]:
+    def scored(paths: list[Path], folder: Path, which: str, device: object) -> CorruptionScores:
         assert [Run(path).recipe for path in paths] == [recipe]
         assert which == "best"
-        top1 = {"CIFAR-100-C": 0.5, "cifar100-c-style": 0.25}[folder.name]
-        return {"folder": str(folder), "pooled": {"top1": top1, "top5": 0.75, "nll": 2.5}}
+        pooled = BriefScores(top1={"CIFAR-100-C": 0.5, "cifar100-c-style": 0.25}[folder.name], top5=0.75, nll=2.5)
+        return CorruptionScores(str(folder), which, 10_000, clean=pooled, pooled=pooled, mce=None, corruptions={})
 
     monkeypatch.setattr(corruption, "score_corruptions", scored)
     shown, text = cell("CIFAR-100-C")

@@ -48,9 +48,7 @@ class Analysis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, ready for JSON."""
-        runs = [asdict(run) | {"active": [active._asdict() for active in run.active]} for run in self.runs]
-        plain: dict[str, Any] = json_ready(asdict(self) | {"runs": runs})
-        return plain
+        return {name: json_ready(value) for name, value in asdict(self).items()}
 
 
 def analyse(

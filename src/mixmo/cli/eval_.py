@@ -1,27 +1,40 @@
 """mixmo eval MODEL... [--on IMAGES] [--source logits|weights] [--corruptions DIR] [--ood NAME] [--multiplex]"""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import torch
 from jsonargparse import Namespace
 
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
-from mixmo.evaluation import check_different, score_answers, score_runs, stack
+from mixmo.evaluation import RunScores, check_different, score_runs
 from mixmo.hub.load import MODEL
-from mixmo.hub.model import dataset_answers, labelled_answers, networks, open_model
-from mixmo.multiplex import score_multiplexed
-from mixmo.progress import track
-from mixmo.robustness import corruptions_so_far, score_ood
+from mixmo.hub.model import networks
+from mixmo.labelled import ModelScores, score_models
+from mixmo.multiplex import MultiplexScores, score_multiplexed
+from mixmo.robustness import CorruptionScores, OodScores, corruptions_so_far, score_ood
 from mixmo.runs import WHICH, Run, is_run
 
-PRINTERS = {"corrupted": print_corruptions, "ood": print_ood, "multiplexed": print_multiplexed}
 ONE = ("--corruptions", "--ood")  # of which a user may well want several
+
+
+class OtherScores(NamedTuple):
+    """Of what was asked for instead, as far as it is there."""
+
+    models: list[str]
+    saved: bool  # some of them, at least; else all are runs
+    corrupted: CorruptionScores | None = None
+    ood: OodScores | None = None
+    multiplexed: MultiplexScores | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        asked = {"corrupted": self.corrupted, "ood": self.ood, "multiplexed": self.multiplexed}
+        found = {name: scores.to_dict() for name, scores in asked.items() if scores is not None}
+        return {"models" if self.saved else "runs": self.models, **found}
 
 
 def main(arguments: list[str]) -> None:
@@ -62,18 +75,18 @@ def main(arguments: list[str]) -> None:
     for option in ONE:
         if sum(word.partition("=")[0] == option for word in arguments) > 1:
             raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
-    scores: dict[str, Any] = {}
+    scores: RunScores | ModelScores | OtherScores | None = None
     try:
         for scores in scored(parsed):  # noqa: B007 - they are wanted afterwards
             pass
     finally:  # also what was scored before Ctrl-C
         if scores and parsed.json:
-            print(json.dumps(scores, indent=2))
+            print(json.dumps(scores.to_dict(), indent=2))
         elif scores:
             show(scores, " + ".join(str(path) for path in parsed.models))
 
 
-def scored(parsed: Namespace) -> Iterator[dict[str, Any]]:
+def scored(parsed: Namespace) -> Iterator[RunScores | ModelScores | OtherScores]:
     """What is asked for, as far as it is there."""
     device, which = Runtime(device=parsed.device).resolve(), parsed.which or "last"
     paths = [path for given in parsed.models for path in networks(given)]
@@ -90,43 +103,29 @@ def scored(parsed: Namespace) -> Iterator[dict[str, Any]]:
             epochs = WHICH if parsed.which is None else (parsed.which,)
             yield score_runs([Run(path) for path in paths], parsed.source, device, parsed.data, epochs)
         return
-    scores: dict[str, Any] = {"models" if saved else "runs": [str(path) for path in paths]}
+    scores = OtherScores([str(path) for path in paths], saved=bool(saved))
     if parsed.corruptions is not None:
-        for scores["corrupted"] in corruptions_so_far(paths, parsed.corruptions, which, device, parsed.data):
+        for corrupted in corruptions_so_far(paths, parsed.corruptions, which, device, parsed.data):
+            scores = scores._replace(corrupted=corrupted)
             yield scores
     if parsed.ood is not None:
-        scores["ood"] = score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source)
+        scores = scores._replace(ood=score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source))
         yield scores
     if parsed.multiplex:
-        scores["multiplexed"] = score_multiplexed(paths, which, device, parsed.data)
-        yield scores
+        yield scores._replace(multiplexed=score_multiplexed(paths, which, device, parsed.data))
 
 
-def show(scores: dict[str, Any], title: str) -> None:
+def show(scores: RunScores | ModelScores | OtherScores, title: str) -> None:
     """The scores as tables."""
-    if "on" in scores:
-        print_answers(scores, title)
-    elif "parameters" in scores:
-        print_report(scores, title)
-    for kind, show_kind in PRINTERS.items():
-        if kind in scores:
-            show_kind(scores[kind], title)
-
-
-def score_models(
-    paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None
-) -> dict[str, Any]:
-    """Scores on labelled images; those of several models as one ensemble."""
-    models = [open_model(path, which, device) for path in paths]
-    for model in models:
-        if model.about.classes != models[0].about.classes:
-            raise UserError(f"{model.path} knows other classes than {paths[0]}; an ensemble needs the same")
-    answer = dataset_answers if on is None else labelled_answers  # a folder may happen to have the data set's name
-    on = models[0].trained_on if on is None else on
-    answers = stack([answer(model, on, root) for model in track(models, "models")], paths)
-    if len(answers.labels) < 2:
-        raise UserError(f"{on} has one image, and scores need two at least; give more")
-    calibration = models[0].calibration if len(models) == 1 else None
-    torch.manual_seed(0)  # for randomised sets: the same scores each time
-    scores = score_answers(*answers, calibration)
-    return {"models": [str(path) for path in paths], "on": on, "images": len(answers.labels), **scores}
+    match scores:
+        case RunScores():
+            print_report(scores, title)
+        case ModelScores():
+            print_answers(scores, title)
+        case OtherScores():
+            if scores.corrupted:
+                print_corruptions(scores.corrupted, title)
+            if scores.ood:
+                print_ood(scores.ood, title)
+            if scores.multiplexed:
+                print_multiplexed(scores.multiplexed, title)

@@ -56,20 +56,22 @@ class Report(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and floats, ready for JSON: None for NaN; scores of users' own beside ours."""
         return {
-            "ensemble": _plain(self.ensemble),
-            "members": [_plain(member) for member in self.members],
-            "diversity": self.diversity and _plain(self.diversity),
+            "ensemble": plain(self.ensemble),
+            "members": [plain(member) for member in self.members],
+            "diversity": self.diversity and plain(self.diversity),
         }
 
 
 def json_ready(value: Any) -> Any:
-    """Nested values as JSON can hold them, which has no NaN and no infinity.
+    """Nested values as JSON can hold them, which has no named tuples, no NaN and no infinity, and whose keys are text.
 
-    >>> json_ready({"own": [1.0, float("nan")], "top1": 0.5})
-    {'own': [1.0, None], 'top1': 0.5}
+    >>> json_ready({1: [1.0, float("nan")], "top1": 0.5})
+    {'1': [1.0, None], 'top1': 0.5}
     """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
-        return {key: json_ready(inner) for key, inner in value.items()}
+        return {str(key): json_ready(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [json_ready(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -128,8 +130,8 @@ def _fields(values: dict[str, float], known: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in known} | {"own": own}
 
 
-def _plain(scores: Scores | Diversity) -> dict[str, Any]:
+def plain(scores: Scores | Diversity) -> dict[str, Any]:
+    """Ready for JSON: scores of users' own beside ours."""
     ours = scores._asdict()
     own = ours.pop("own")
-    plain: dict[str, Any] = json_ready(ours | own)
-    return plain
+    return {name: json_ready(value) for name, value in (ours | own).items()}

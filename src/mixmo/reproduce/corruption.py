@@ -14,7 +14,7 @@ from mixmo.evaluation import stack
 from mixmo.hub.model import open_model
 from mixmo.progress import Work
 from mixmo.recipes.schema import Recipe
-from mixmo.robustness import score, score_corruptions
+from mixmo.robustness import BriefScores, score, score_corruptions
 from mixmo.runs import Run
 from mixmo.types import Split
 
@@ -39,12 +39,12 @@ def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torc
     """What is kept of a run or an ensemble on corrupted images, and on which; no path goes in."""
     images, paths = images_of(runs[0].recipe, folder), [run.path for run in runs]
     if runs[0].recipe.dataset == "digits":
-        return {"images": images, "pooled": _on_digits(paths, which, device)}
+        return {"images": images, "pooled": _on_digits(paths, which, device)._asdict()}
     check(folder)
-    return {"images": images, "pooled": score_corruptions(paths, folder, which, device)["pooled"]}
+    return {"images": images, "pooled": score_corruptions(paths, folder, which, device).pooled._asdict()}
 
 
-def _on_digits(paths: Sequence[Path], which: str, device: torch.device) -> dict[str, float]:
+def _on_digits(paths: Sequence[Path], which: str, device: torch.device) -> BriefScores:
     """Pooled over all corruptions and severities."""
     models = [open_model(path, which, device) for path in paths]
     with Work("scoring corrupted digits", len(models) * len(corrupted_digits().labels)) as work:

@@ -165,7 +165,7 @@ def of_filters(score: str, found: dict[str, Any], channel: int | None) -> float 
 
 def ensemble_scores(runs: Sequence[Run]) -> dict[str, Any]:
     """What is kept of several runs as one ensemble; no path goes in."""
-    return {key: value for key, value in score_runs(runs).items() if key != "runs"}
+    return {key: value for key, value in score_runs(runs).to_dict().items() if key != "runs"}
 
 
 def filter_scores(runs: Sequence[Run], which: str) -> dict[str, Any]:

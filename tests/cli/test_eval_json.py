@@ -1,0 +1,156 @@
+"""The JSON of `mixmo eval` and of what is kept, to the letter: every key in its order, every value as the library's."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import mixmo
+from mixmo import data, multiplex
+from mixmo.calibration import Calibration, calibrate
+from mixmo.cli import main
+from mixmo.hub.model import open_model
+from mixmo.metrics import DETECTORS, METRICS, Diversity, Report, Scores, aupr, auroc, evaluate, fpr95
+from mixmo.progress import Work
+from mixmo.reproduce import corruption, scores
+from mixmo.runs import Run
+from mixmo.types import Dataset, Split
+
+CPU = torch.device("cpu")
+KEYS = ("top1", "top5", "nll", "nllc", "brier", "ece", "ecec", "tace", "auc", "temperatures")
+BETWEEN = ("ratio_error", "agreement", "disagreement", "q_statistic", "error_correlation", "kl")
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    def printed(*arguments: object) -> str:
+        assert main(["eval", *map(str, arguments), "--json", "--device", "cpu"]) == 0
+        return capsys.readouterr().out
+
+    return printed
+
+
+def text(expected: dict[str, object]) -> str:
+    return json.dumps(expected, indent=2, allow_nan=False) + "\n"
+
+
+def pick(found: Scores | Diversity, keys: tuple[str, ...]) -> dict[str, object]:
+    return {key: getattr(found, key) for key in keys}
+
+
+def plain(report: Report) -> dict[str, object]:
+    return {
+        "ensemble": pick(report.ensemble, KEYS),
+        "members": [pick(member, KEYS) for member in report.members],
+        "diversity": report.diversity and pick(report.diversity, BETWEEN),
+    }
+
+
+def three(logits_MNK: torch.Tensor, labels_N: torch.Tensor) -> dict[str, float]:
+    mean = logits_MNK.double().mean(0)
+    return {name: METRICS[name](mean, labels_N).item() for name in ("top1", "top5", "nll")}
+
+
+def cost(runs: list[Run]) -> dict[str, object]:
+    stored = [run.json("scores.json") for run in runs]
+    return {key: sum(each[key] for each in stored) for key in ("parameters", "multiply_adds")} | {"best_by": "test"}
+
+
+def ensemble(runs: list[Run], which: str) -> dict[str, object]:
+    parts = [run.logits(which) for run in runs]
+    return plain(evaluate(torch.cat([part.logits for part in parts]), parts[0].labels))
+
+
+def test_one_run(runs: list[Run], printed: Printed) -> None:
+    for run in runs:
+        best = {"best_epoch": run.json("scores.json")["best_epoch"]}
+        epochs = {which: ensemble([run], which) for which in ("last", "best")}
+        expected = {"runs": [str(run.path)], **cost([run]), **best, **epochs}
+        assert printed(run.path) == text(expected)
+        del expected["best"]
+        assert printed(run.path, "--which", "last") == text(expected)
+
+
+def test_two_runs(runs: list[Run], printed: Printed) -> None:
+    kept = {**cost(runs), **{which: ensemble(runs, which) for which in ("last", "best")}}
+    paths = [run.path for run in runs]
+    assert printed(*paths) == text({"runs": [str(path) for path in paths], **kept})
+    assert text(scores.ensemble_scores(runs)) == text(kept)
+
+
+def test_saved_networks(runs: list[Run], digits: Dataset, tmp_path: Path, printed: Printed) -> None:
+    """With a temperature, sets and a threshold; with random sets; where no answer passes; with a temperature alone."""
+    whole = calibrate(*runs[0].logits("last"), level=0.8, risk=0.8)
+    assert whole.selective is not None
+    never = replace(whole, selective=replace(whole.selective, threshold=2.0))
+    random = calibrate(*runs[0].logits("last"), level=0.8, risk=0.8, method="aps", randomised=True)
+    bare = Calibration(whole.temperature)
+    for name, calibration in {"whole": whole, "random": random, "never": never, "bare": bare}.items():
+        path = tmp_path / name
+        mixmo.save_pretrained(mixmo.load(runs[0].path), path, calibration=calibration)
+        logits, labels = open_model(path, "last", CPU).answers(digits.test, Work(""))
+        mean, prediction = logits.double().mean(0), mixmo.Prediction(logits, calibration)
+        fitted = {key: METRICS[key](mean / whole.temperature, labels).item() for key in ("nll", "ece", "brier")}
+        expected = {"models": [str(path)], "on": "digits", "images": 360, **plain(evaluate(logits, labels))}
+        expected["calibrated"] = {"temperature": whole.temperature, **fitted}
+        if name != "bare":
+            torch.manual_seed(0)
+            held = prediction.sets[torch.arange(360), labels].double().mean().item()
+            size = prediction.sets.sum(1).double().mean().item()
+            answered = prediction.probs.amax(1) > calibration.selective.threshold
+            share, wrong = answered.double().mean().item(), (prediction.labels != labels)[answered]
+            expected["sets"] = {"level": 0.8, "held": held, "size": size}
+            mistaken = wrong.double().mean().item() if name != "never" else None
+            expected["answered"] = {"risk": 0.8, "share": share, "wrong": mistaken}
+        assert printed(path) == text(expected)
+    found = json.loads(printed(path, runs[1].path))  # a calibration is that of one network
+    assert list(found) == ["models", "on", "images", "ensemble", "members", "diversity"]
+
+
+def test_another_data_set(runs: list[Run], tmp_path: Path, printed: Printed) -> None:
+    for shade in (50, 150, 250):
+        for part in ("train", "test"):
+            (tmp_path / "grey" / part / str(shade)).mkdir(parents=True)
+            Image.new("L", (8, 8), shade).save(tmp_path / "grey" / part / str(shade) / "1.png")
+    other = f"folder:{tmp_path}/grey@8"
+    outside = open_model(runs[0].path, "last", CPU)(data.load(other, train=False).test.resident[..., :1]).logits
+    detectors = {}
+    for name in DETECTORS:
+        both = [DETECTORS[name](logits) for logits in (runs[0].logits("last").logits, outside)]
+        detectors[name] = {score.__name__: score(*both).item() for score in (auroc, aupr, fpr95)}
+    counts = {"inside_images": 360, "outside_images": 3}
+    found = {"inside": "digits", "outside": other, "which": "last", **counts, "detectors": detectors}
+    assert printed(runs[0].path, "--ood", other) == text({"runs": [str(runs[0].path)], "ood": found})
+
+
+def test_several_images_a_pass(
+    runs: list[Run], digits: Dataset, printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In passes over the test set that take a second."""
+    monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
+    order = torch.randperm(360, generator=torch.Generator().manual_seed(0))
+    test, model = Split(digits.test.images[order], digits.test.labels[order]), open_model(runs[0].path, "last", CPU)
+    rows = [
+        {
+            "images_per_pass": count,
+            "members_per_image": 2 / count,
+            "multiply_adds": runs[0].json("scores.json")["multiply_adds"] / count,
+            "images_per_second": 360.0,
+            **pick(evaluate(*model.answers(test, Work(""), images_per_pass=count)).ensemble, KEYS),
+        }
+        for count in (1, 2)
+    ]
+    found = {"which": "last", "images": 360, "device": "cpu", "rows": rows}
+    assert printed(runs[0].path, "--multiplex") == text({"runs": [str(runs[0].path)], "multiplexed": found})
+
+
+def test_what_is_kept_of_corrupted_digits(runs: list[Run], digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corruption, "corrupted_digits", lambda: digits.test)
+    pooled = three(*open_model(runs[0].path, "last", CPU).answers(digits.test, Work("")))
+    found = corruption.corrupted_scores(runs[:1], "last", Path("anywhere"), CPU)
+    assert text(found) == text({"images": "digits, corrupted here", "pooled": pooled})
