@@ -10,10 +10,10 @@ import torch
 
 import mixmo
 from mixmo.about import About
+from mixmo.checkpoint import Checkpoints
 from mixmo.data import DATASETS, corrupted
 from mixmo.data.corrupted import COMMON, EXTRA
 from mixmo.engine import Runtime, train
-from mixmo.engine.checkpoint import Checkpoints
 from mixmo.engine.loop import Trainer
 from mixmo.errors import UserError
 from mixmo.evaluation import Unfinished, load_network

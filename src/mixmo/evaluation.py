@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mixmo import data
+from mixmo.checkpoint import Checkpoints
 from mixmo.errors import UserError, unknown
 from mixmo.metrics.report import Report, evaluate
 from mixmo.models import Ensemble, Network, multiply_adds, parameters
@@ -39,8 +40,6 @@ def load_so_far(run: Run, which: str) -> tuple[Network, int | None]:
     if run.finished:
         fill(net, run.path / f"{which}.safetensors")
     else:
-        from mixmo.engine.checkpoint import Checkpoints  # here: the engine starts from networks that this loads
-
         step = Checkpoints(run.path / "checkpoints").fill(net, which, averaged=recipe.average > 0)
         when = "before any epoch was scored"
         if lines := [line for line in run.metrics() if line.get("step")]:  # not every epoch may have one

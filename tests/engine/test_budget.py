@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mixmo import UserError
+from mixmo.checkpoint import State
 from mixmo.engine import Runtime, train
 from mixmo.engine.average import EVERY, Average
 from mixmo.engine.budget import Pace, fitted, measure
-from mixmo.engine.checkpoint import State
 from mixmo.engine.loop import Trainer
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import Scorer

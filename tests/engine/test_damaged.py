@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mixmo import UserError, seal
+from mixmo.checkpoint import Checkpoints
 from mixmo.engine import Runtime, train
-from mixmo.engine.checkpoint import Checkpoints
 from mixmo.recipes import named
 from mixmo.runs import Run
 from mixmo.types import Dataset, Split

@@ -21,9 +21,9 @@ import torch
 
 from helpers import assert_same
 from mixmo import UserError, data, memory
+from mixmo.checkpoint import Snapshot
 from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
-from mixmo.engine.checkpoint import Snapshot
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import check_memory, hold_out
 from mixmo.engine.scoring import Scorer
@@ -526,7 +526,7 @@ def test_full_disk_keeps_the_earlier_checkpoint(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mixmo.engine.checkpoint.save_tensors", full)
+        patch.setattr("mixmo.checkpoint.save_tensors", full)
         with pytest.raises(UserError, match=r"No space left on device.*--resume"):
             train(SMALL, out, RUNTIME, resume=True, until=2 * STEPS)
     assert {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()} == before

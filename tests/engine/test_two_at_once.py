@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mixmo import UserError
+from mixmo.checkpoint import State
 from mixmo.engine import Runtime, train
-from mixmo.engine.checkpoint import State
 from mixmo.recipes import named
 from mixmo.runs import Run
 from mixmo.types import Dataset

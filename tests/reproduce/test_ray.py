@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mixmo import UserError, paper
+from mixmo.checkpoint import Checkpoints
 from mixmo.engine import Runtime, Stopped, train
-from mixmo.engine.checkpoint import Checkpoints
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cluster import check_address, run_on_ray
 from mixmo.reproduce.plan import expand, needed

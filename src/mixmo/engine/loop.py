@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from mixmo import seal
+from mixmo.checkpoint import Checkpoints, State
 from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches
 from mixmo.engine.budget import fitted, measure
-from mixmo.engine.checkpoint import Checkpoints, State
 from mixmo.engine.distributed import World, lost, reason
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import synchronise

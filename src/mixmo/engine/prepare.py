@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mixmo import memory, seal
-from mixmo.engine.checkpoint import State
+from mixmo.checkpoint import State
 from mixmo.engine.distributed import World
 from mixmo.errors import UserError
 from mixmo.masks import MASKS

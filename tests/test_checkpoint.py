@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from mixmo import UserError
+from mixmo.checkpoint import Checkpoints, Snapshot, State, read_state
 from mixmo.engine import Runtime, train
-from mixmo.engine.checkpoint import Checkpoints, Snapshot, State, read_state
 from mixmo.engine.loop import Trainer
 from mixmo.engine.progress import Progress
 from mixmo.evaluation import load_network, score_runs
@@ -81,7 +81,7 @@ def test_a_failure_in_the_background_is_raised(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mixmo.engine.checkpoint.save_tensors", full)
+    monkeypatch.setattr("mixmo.checkpoint.save_tensors", full)
     checkpoints.save(State(step=2), net, optimizer, None)
     with pytest.raises(UserError, match=r"No space left on device.*--resume"):
         checkpoints.wait()
