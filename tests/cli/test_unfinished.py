@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 import mixmo
-from mixmo import UserError
+from mixmo import UserError, checkpoint
 from mixmo.analysis import analyse
 from mixmo.cli import main
-from mixmo.engine import Runtime, checkpoint, train
+from mixmo.engine import Runtime, train
 from mixmo.evaluation import Unfinished, load_network, score_runs
 from mixmo.recipes import named
 from mixmo.reproduce.store import Store
