@@ -15,6 +15,7 @@ the table their mean with its standard error.
 """
 
 import argparse
+import io
 import statistics
 import tempfile
 import time
@@ -63,7 +64,7 @@ def export_plain(name: str, path: Path, alike: bool) -> None:
                 pt2.flatten(program)
             torch.export.save(program, path)
             if alike:
-                pt2.compress(path)
+                pt2.compress(io.BytesIO(path.read_bytes()), path)
             return
         written = torch.onnx.export(program, input_names=[INPUT], output_names=["probs"], dynamo=True, verbose=False)
     model = written.model_proto

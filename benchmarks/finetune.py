@@ -4,8 +4,9 @@
 
 Pretrains a small residual network on the classes 0-4, then trains for the classes 5-9, which it has never seen, from a
 few images each: the network itself (plain), wrapped with its weights (converted) with members that begin more or less
-apart, and both again from random weights. Same images, epochs and optimiser for all, batch repetition 1. One core, a
-few minutes; every arm is printed as it ends and kept beside OUT, so that an interrupted command continues.
+apart, and both again from random weights. Images and optimiser are the same for all, epochs and batch repetition where
+not named. One core, a few minutes; every arm is printed as it ends and kept beside OUT, so that an interrupted command
+continues.
 """
 
 import argparse
@@ -221,8 +222,8 @@ where each member reads its own image, and about half of it where they cannot te
 What it says:
 - Converting keeps what was learned: a converted network is far ahead of the same network wrapped from random weights.
 - Members that begin further apart disagree more, which costs accuracy in so short a training of so small a network. A
-  longer one is needed for each to read its own image: after 32 epochs they are on the way. Where there is more room the
-  default of 0.5 pays ([training](training.md#begin-with-a-trained-network)).
+  longer one is needed for each to read its own image: after 32 epochs they are on the way. On the easier digits, with
+  the default of 0.5, they get there ([training](training.md#begin-with-a-trained-network)).
 - It does not beat plain fine-tuning here, at either length, nor with batch repetition 4. Wider networks and longer
   trainings, where the paper has its gains, were not tried: watch "two a pass" in yours.
 """

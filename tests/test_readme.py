@@ -1,4 +1,4 @@
-"""The README's Python runs as it is written there; its commands exist."""
+"""The README's Python runs as it is written there; its commands exist, and what all pages link to."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,9 @@ import mixmo
 from mixmo.cli import COMMANDS
 from mixmo.recipes import named
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md"), *ROOT.glob("benchmarks/*.md")})
 
 
 def test_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +27,11 @@ def test_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     lines = [line for line in capsys.readouterr().out.splitlines() if " sure, entropy " in line]
     assert len(lines) == 4
     assert all(line.split(":")[0] in names["names"] for line in lines)
-    np.testing.assert_allclose(names["probs"], mixmo.predict(names["net"], loader[-1][0]).probs.numpy(), atol=1e-4)
+    prediction = mixmo.predict(names["net"], loader[-1][0])
+    np.testing.assert_allclose(names["probs"], prediction.probs, atol=1e-4)
+    np.testing.assert_allclose(names["members"], prediction.members.transpose(0, 1), atol=1e-4)
+    np.testing.assert_allclose(names["information"], prediction.mutual_information, atol=1e-4)
+    assert names["session"].get_modelmeta().custom_metadata_map["folded"] == "true"
 
 
 def test_commands_and_recipes_exist() -> None:
@@ -37,6 +43,21 @@ def test_commands_and_recipes_exist() -> None:
             named(first)
 
 
-def test_linked_files_exist() -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (Path(__file__).resolve().parents[1] / link).exists(), link
+def text(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", text(page)):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link

@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,30 +26,6 @@ def blocks() -> dict[str, str]:
     return found
 
 
-SECOND, *OTHERS = blocks()
-
-
-def test_from_timm_to_onnxruntime(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    loader = [(torch.randn(4, 3, 32, 32), torch.randint(0, 3, (4,))) for _ in range(2)]
-    names: dict[str, Any] = {"loader": loader, "steps": 2, "names": ["cat", "dog", "eel"]}
-    exec(blocks()[SECOND], names)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4
-    assert all(
-        re.fullmatch(r"(cat|dog|eel): \d+% sure, entropy \d\.\d\d, .* by \d\.\d{3} nats", line) for line in lines
-    )
-    prediction = mixmo.predict(names["net"], names["images"])
-    np.testing.assert_allclose(names["probs"], prediction.probs, atol=1e-4)
-    np.testing.assert_allclose(names["members"], prediction.members.transpose(0, 1), atol=1e-4)
-    np.testing.assert_allclose(names["information"], prediction.mutual_information, atol=1e-4)
-    about = onnxruntime.InferenceSession("model.onnx").get_modelmeta().custom_metadata_map
-    assert about["folded"] == "true"
-
-
 def given() -> dict[str, Any]:
     """The names that the blocks take for granted."""
     torch.manual_seed(0)
@@ -60,7 +34,7 @@ def given() -> dict[str, Any]:
     return {"net": net, "mixer": mixmo.Mixer("cut"), "train_set": sets[0], "test_set": sets[1]}
 
 
-@pytest.mark.parametrize("heading", OTHERS)
+@pytest.mark.parametrize("heading", blocks())
 def test_blocks(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = given()
@@ -104,5 +78,5 @@ def test_groups_are_the_ends_and_the_core() -> None:
 
 def test_loops_are_short() -> None:
     for heading, code in blocks().items():
-        if heading not in (SECOND, "torchmetrics and torch-uncertainty"):
+        if heading != "torchmetrics and torch-uncertainty":
             assert len(code.splitlines()) < 15, heading

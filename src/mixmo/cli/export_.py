@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> None:
         "--temperature",
         type=float | None,
         default=None,
-        help="divides the logits; by default the one fitted on held-out images (--validation of the run), else 1",
+        help="divides the logits; by default the one saved with the model, or fitted on the validation images of the "
+        "run, else 1",
     )
     into.add_argument(
         "--precision",
