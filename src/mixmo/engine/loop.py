@@ -139,7 +139,7 @@ class Trainer:
         with Progress(self.recipe, self.schedule, state.step) as progress:
             self.score_ended(progress)  # an epoch after which a training stopped because it could not be scored
             while state.step < last and not self.stopping:
-                with self.learnt_stays():
+                with self.learnt_stays(agreed=world.size == 1):
                     self.train_epoch(last, stopped, progress)
                 if not math.isfinite(state.meter[0]):
                     raise diverged(f"the loss is {state.meter[0]} by step {state.step}", self.recipe)
@@ -158,14 +158,14 @@ class Trainer:
             raise Stopped(f"stopped after step {state.step} of {self.schedule.steps}; continue with --resume")
 
     @contextmanager
-    def learnt_stays(self) -> Iterator[None]:
-        """Saves what was learnt if the images cannot be read any more."""
+    def learnt_stays(self, agreed: bool) -> Iterator[None]:
+        """Saves what was learnt if images cannot be read any more, and all processes have `agreed` where they are."""
         try:
             yield
         except DivergedError:
             raise
         except UserError:
-            if self.world.size == 1 and math.isfinite(self.state.meter[0]):
+            if agreed and math.isfinite(self.state.meter[0]):
                 self.save()
                 self.checkpoints.wait()
             raise
@@ -221,7 +221,7 @@ class Trainer:
         if rest or epoch <= self.state.epochs_logged:
             return 0
         if epoch % self.runtime.score_every == 0 or epoch == self.recipe.epochs:
-            with self.learnt_stays():
+            with self.learnt_stays(agreed=True):
                 progress.epoch(self.end_epoch())
         return epoch
 
