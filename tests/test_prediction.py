@@ -327,6 +327,18 @@ def test_a_calibration_of_other_classes_is_refused(held_out):
             predicted()
 
 
+def test_a_network_that_is_about_something_else(held_out, tmp_path):
+    net = network(classes=6)
+    net.about = calibrate(*held_out)  # which belongs into an About
+    for use in (
+        lambda: mixmo.predict(net, pixels()),
+        lambda: mixmo.export(net, tmp_path / "net.pt2"),
+        lambda: mixmo.save_pretrained(net, tmp_path / "net"),
+    ):
+        with pytest.raises(UserError, match=r"net.about is a Calibration; set it to a mixmo.About\(...\)"):
+            use()
+
+
 def test_what_was_not_fitted():
     prediction = mixmo.predict(network(), pixels())
     for name in ("calibrated", "sets", "abstain"):

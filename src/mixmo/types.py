@@ -81,11 +81,15 @@ class Mix(NamedTuple):
     weights: Tensor  # (heads, N): w_r(kappa), which sum to the number of heads over them
     hidden: Hidden | None = None  # for the feature-space baselines
 
-    def to(self, where: device | str, *, non_blocking: bool = False) -> "Mix":
-        """All of it on another device, for batches that a data loader mixed."""
+    def to(self, where: device | str, *, non_blocking: bool | None = None) -> "Mix":
+        """All of it on another device, for batches that a data loader mixed.
+
+        By default nobody waits for what goes to an accelerator: so Lightning moves tensors, but not what has a `to`.
+        """
+        ahead = device(where).type not in ("cpu", "mps") if non_blocking is None else non_blocking
 
         def moved(part: Tensor) -> Tensor:
-            return part.to(where, non_blocking=non_blocking)
+            return part.to(where, non_blocking=ahead)
 
         hidden = None
         if self.hidden is not None:

@@ -18,6 +18,7 @@ from mixmo.engine import Runtime, train
 from mixmo.engine.distributed import World
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import check_world
+from mixmo.engine.schedule import Schedule
 from mixmo.recipes import named
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
@@ -112,6 +113,15 @@ def test_a_checkpoint_has_the_statistics_of_all_ghost_batches(both: Path, script
         assert statistics
         for key in statistics:
             torch.testing.assert_close(ours[key], whole[key], rtol=1e-3, atol=1e-4)
+
+
+def test_an_epoch_that_they_could_not_score_is_saved(both: Path, script: ModuleType) -> None:
+    """All of them know where it ended; whoever goes on scores it first."""
+    recipe = script.RECIPES["ghost"].replace(epochs=2)
+    steps = Schedule(recipe, 1437).steps_per_epoch
+    assert [path.name for path in (both / "unscored" / "checkpoints").glob("0*")] == [f"{steps:08d}"]
+    run = train(recipe, both / "unscored", script.RUNTIME, resume=True, until=steps)
+    assert [line["epoch"] for line in run.metrics()] == [1]
 
 
 def test_a_lost_process_is_said_and_the_run_resumes(script: ModuleType, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from mixmo.engine import Runtime, Stopped, train
 from mixmo.engine.batch import Batches
 from mixmo.engine.loop import Trainer
 from mixmo.engine.prepare import check_memory, hold_out
+from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import Scorer
 from mixmo.engine.source import Samples, each_step, plan
 from mixmo.engine.step import Step
@@ -83,6 +84,17 @@ def test_a_loss_that_explodes_before_the_images_are_lost(tmp_path: Path, monkeyp
     with pytest.raises(UserError, match="the images cannot be read"):
         train(SMALL, tmp_path / "run", RUNTIME, resume=True)
     assert [path.name for path in (tmp_path / "run").glob("checkpoints/0*")] == [f"{STEPS:08d}"]
+
+
+def test_a_last_step_that_explodes_is_not_saved(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of its epoch says nothing of it, the answers do; the checkpoint from before is there to go on from."""
+    train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
+    with monkeypatch.context() as patch:
+        usual = Schedule.lr
+        patch.setattr(Schedule, "lr", lambda self, step: 1e38 if step == 2 * STEPS - 1 else usual(self, step))
+        with pytest.raises(UserError, match=r"answers NaN or infinite values: training diverged, .*lower lr"):
+            train(SMALL, tmp_path / "run", replace(RUNTIME, save_seconds=1000), resume=True)
+    assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
 
 
 def test_too_little_memory_within_a_training(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

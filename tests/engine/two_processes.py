@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from mixmo.cli import main as mixmo
 from mixmo.engine import Runtime, train
 from mixmo.engine.loop import Trainer
 from mixmo.engine.norm import GlobalBatchNorm
+from mixmo.engine.scoring import Scorer
 from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step
 from mixmo.models import Network
@@ -128,6 +130,8 @@ def main(folder: Path) -> None:
     with patch("mixmo.engine.loop.fresh_network", double):
         train(RECIPES["cut-mixmo"].replace(epochs=2), folder / "run", RUNTIME, until=30)
     train(RECIPES["ghost"].replace(average=0.5), folder / "ghost", RUNTIME, until=10)
+    with suppress(UserError), patch.object(Scorer, "score", side_effect=UserError("none can be read")):
+        train(RECIPES["ghost"].replace(epochs=2), folder / "unscored", RUNTIME)
     if world.writes:
         (folder / "found.json").write_text(json.dumps(found))
 

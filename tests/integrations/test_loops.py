@@ -206,13 +206,32 @@ def test_a_mix_goes_to_a_device_as_a_whole(samples: TensorDataset) -> None:
     mix = Collate(mixmo.Mixer("cut"))([samples[n] for n in range(4)])
     hidden = Hidden(torch.arange(4), (torch.rand(4, 1, 1, 1), torch.rand(4, 1, 1, 1)))
     for whole in (mix, mix._replace(hidden=hidden)):
-        moved = whole.to("meta", non_blocking=True)
+        moved = whole.to("meta")
         tensors = [*moved[:4], *((moved.hidden.partner, *moved.hidden.shares) if moved.hidden else ())]
         assert isinstance(moved, Mix)
         assert len(tensors) == (4 if whole is mix else 7)
         assert all(tensor.is_meta for tensor in tensors)
     back = mix.to("cpu")
     assert all(torch.equal(one, other) for one, other in zip(back[:4], mix[:4], strict=True))
+
+
+def test_nobody_waits_for_a_mix_that_goes_to_an_accelerator(
+    samples: TensorDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning moves it as it moves tensors. What comes back must be there."""
+    from lightning.fabric.utilities.apply_func import move_data_to_device
+
+    mix, to, ahead = Collate(mixmo.Mixer("cut"))([samples[n] for n in range(4)]), torch.Tensor.to, list[bool]()
+
+    def spied(self: torch.Tensor, *where: Any, non_blocking: bool = False) -> torch.Tensor:
+        ahead.append(non_blocking)
+        return to(self, *where)
+
+    monkeypatch.setattr(torch.Tensor, "to", spied)
+    for where in ("meta", "cpu"):
+        assert isinstance(move_data_to_device(mix, torch.device(where)), Mix)
+    mix.to("meta", non_blocking=False)
+    assert ahead == [True] * 4 + [False] * 8
 
 
 def test_fully_sharded(samples: TensorDataset) -> None:

@@ -1,4 +1,4 @@
-"""Training: schedule, batches, step, loop, checkpoints."""
+"""Training: schedule, batches, step, loop, scoring."""
 
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.signals import Stopped

@@ -22,7 +22,7 @@ from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out,
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.scoring import Scorer
+from mixmo.engine.scoring import DivergedError, Scorer, diverged
 from mixmo.engine.signals import Flag, Stopped, stop_signals
 from mixmo.engine.source import each_step, plan
 from mixmo.engine.start import fresh_network
@@ -132,20 +132,17 @@ class Trainer:
 
     def steps(self, until: int | None, stopped: Flag) -> None:
         """Steps, epochs and checkpoints, as long as they last."""
-        run, state, world = self.run_folder, self.state, self.world
+        state, world = self.state, self.world
         last = self.schedule.steps if until is None else min(until, self.schedule.steps)
         saved = time.monotonic()
         self.net.train()
         with Progress(self.recipe, self.schedule, state.step) as progress:
             self.score_ended(progress)  # an epoch after which a training stopped because it could not be scored
             while state.step < last and not self.stopping:
-                with self.learnt_stays():
+                with self.learnt_stays(agreed=world.size == 1):
                     self.train_epoch(last, stopped, progress)
                 if not math.isfinite(state.meter[0]):
-                    raise UserError(
-                        f"the loss is {state.meter[0]} by step {state.step}: training diverged; nothing more was saved "
-                        f"to {run.path}: take a lower lr (it is {self.recipe.lr}) or a longer warmup, and another --out"
-                    )
+                    raise diverged(f"the loss is {state.meter[0]} by step {state.step}", self.recipe)
                 ended = self.score_ended(progress)
                 kept = ended and self.runtime.keep_every and ended % self.runtime.keep_every == 0
                 if kept or time.monotonic() - saved > self.runtime.save_seconds:
@@ -161,12 +158,14 @@ class Trainer:
             raise Stopped(f"stopped after step {state.step} of {self.schedule.steps}; continue with --resume")
 
     @contextmanager
-    def learnt_stays(self) -> Iterator[None]:
-        """Saves what was learnt if the images cannot be read any more."""
+    def learnt_stays(self, agreed: bool) -> Iterator[None]:
+        """Saves what was learnt if images cannot be read any more, and all processes have `agreed` where they are."""
         try:
             yield
+        except DivergedError:
+            raise
         except UserError:
-            if self.world.size == 1 and math.isfinite(self.state.meter[0]):
+            if agreed and math.isfinite(self.state.meter[0]):
                 self.save()
                 self.checkpoints.wait()
             raise
@@ -222,7 +221,7 @@ class Trainer:
         if rest or epoch <= self.state.epochs_logged:
             return 0
         if epoch % self.runtime.score_every == 0 or epoch == self.recipe.epochs:
-            with self.learnt_stays():
+            with self.learnt_stays(agreed=True):
                 progress.epoch(self.end_epoch())
         return epoch
 

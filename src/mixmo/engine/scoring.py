@@ -14,6 +14,17 @@ from mixmo.recipes.schema import Recipe
 from mixmo.types import Answers, Dataset, Split
 
 
+class DivergedError(UserError):
+    """What the network has become is worth less than what was saved of it before."""
+
+
+def diverged(what: str, recipe: Recipe) -> DivergedError:
+    return DivergedError(
+        f"{what}: training diverged, and nothing more was saved; take a lower lr (it is {recipe.lr}) or a longer "
+        "warmup, and another --out"
+    )
+
+
 class Scorer(NamedTuple):
     net: Ensemble  # as it is trained, or its average
     recipe: Recipe
@@ -33,7 +44,10 @@ class Scorer(NamedTuple):
 
     def score(self, split: Split) -> Report:
         """In the precision of the training."""
-        return evaluate(*self.answers(split, self.recipe.precision))
+        logits, labels = self.answers(split, self.recipe.precision)
+        if not logits.isfinite().all():  # by its last step, or by running statistics: the loss may not tell
+            raise diverged("the network answers NaN or infinite values", self.recipe)
+        return evaluate(logits, labels)
 
     def answers(self, split: Split, precision: str = "fp32") -> Answers:
         """Every head's logits and the labels, of what could be read."""

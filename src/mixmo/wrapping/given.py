@@ -10,6 +10,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.swa_utils import AveragedModel
 
+from mixmo.about import About
 from mixmo.errors import UserError, first_line
 from mixmo.models.network import Ensemble
 
@@ -38,10 +39,12 @@ def bare(model: M) -> M:
 
 
 def ensemble(net: nn.Module) -> Ensemble:
-    """The network, taken out of what is around it. Refuses one without members."""
+    """The network, taken out of what is around it. Refuses one without members, or with another `about`."""
     net = bare(net)
     if not isinstance(net, Ensemble):
         raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
+    if not isinstance(net.about, About | None):
+        raise UserError(f"net.about is a {type(net.about).__name__}; set it to a mixmo.About(...)")
     return net
 
 
