@@ -120,7 +120,9 @@ class Checkpoints:
                 shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir()
                 for name, snapshot in parts.items():
-                    save_tensors(self._packed(snapshot.fetch()), temporary / f"{name}.safetensors", self.shard_mb)
+                    tensors = snapshot.fetch()
+                    check_finite(tensors, state.step)
+                    save_tensors(self._packed(tensors), temporary / f"{name}.safetensors", self.shard_mb)
                 with replacing(temporary / "state.json") as file:  # on the disk before the one before it goes
                     file.write_text(json.dumps(asdict(state)))
                 with replacing(temporary / seal.NAME) as file:
@@ -229,6 +231,15 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
         for path in self.folder.glob(".*.tmp"):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def check_finite(tensors: dict[str, Tensor], step: int) -> None:
+    """Refuses what the last step ruined, of which the loss says nothing yet: it would replace what is good."""
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise UserError(
+            f"weights or momentum are NaN or infinite after step {step}: training diverged; nothing more was saved: "
+            "take a lower lr or a longer warmup, and another --out"
+        )
 
 
 def read_state(checkpoint: Path) -> State:

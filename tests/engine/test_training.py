@@ -97,6 +97,16 @@ def test_a_last_step_that_explodes_is_not_saved(finished: Run, tmp_path: Path, m
     assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
 
 
+def test_nor_where_nothing_is_scored(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
+    with monkeypatch.context() as patch:
+        usual = Schedule.lr
+        patch.setattr(Schedule, "lr", lambda self, step: math.inf if step == STEPS + 3 else usual(self, step))
+        with pytest.raises(UserError, match=rf"NaN or infinite after step {STEPS + 4}: training diverged.*lower lr"):
+            train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=STEPS + 4)
+    assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
+
+
 def test_too_little_memory_within_a_training(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU that others use too: it is said how to go on, and when it is, nobody writes there any more."""
     fetch, step, steps = Snapshot.fetch, Step.__call__, []
