@@ -1,5 +1,5 @@
 """python -m mixmo"""
 
-from mixmo.cli import main
+from mixmo.cli import command
 
-raise SystemExit(main())
+command()

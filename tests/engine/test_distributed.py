@@ -137,6 +137,24 @@ def test_a_lost_process_is_said_and_the_run_resumes(script: ModuleType, tmp_path
     assert (run.path / "checkpoints" / f"{step + 2:08d}" / "state.json").is_file()
 
 
+def test_one_of_several_ends_with_its_status_and_not_as_python_does(tmp_path: Path) -> None:
+    """What is registered for the end is done, and what is printed arrives; nothing after it could abort the process."""
+    script = f"""
+import atexit, sys
+import torch.distributed as dist
+class Abort:
+    def __del__(self): print("Python ends", flush=True)
+kept, sys.argv = Abort(), ["mixmo", "train", "nonsense"]
+dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+atexit.register(print, "registered")
+from mixmo.cli import command
+command()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "registered\n")
+    assert "nonsense" in done.stderr
+
+
 def test_a_process_lost_while_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Two(World):
         size = 2

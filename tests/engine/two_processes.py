@@ -18,6 +18,7 @@ from torch import nn
 from mixmo import UserError, data
 from mixmo.cli import main as mixmo
 from mixmo.engine import Runtime, train
+from mixmo.engine.distributed import end
 from mixmo.engine.loop import Trainer
 from mixmo.engine.norm import GlobalBatchNorm
 from mixmo.engine.scoring import Scorer
@@ -113,7 +114,7 @@ def normalisation(rank: int) -> list[float]:
     return [(a - b).abs().max().item() for a, b in pairs]
 
 
-def main(folder: Path) -> None:
+def main(folder: Path) -> int:
     world = RUNTIME.world()
     results = {name: losses(recipe, folder / "none") for name, recipe in RECIPES.items()}
     found = {"losses": results, "normalisation": normalisation(world.rank), "size": world.size}
@@ -134,6 +135,7 @@ def main(folder: Path) -> None:
         train(RECIPES["ghost"].replace(epochs=2), folder / "unscored", RUNTIME)
     if world.writes:
         (folder / "found.json").write_text(json.dumps(found))
+    return 0
 
 
 def lose(folder: Path) -> int:
@@ -151,4 +153,4 @@ def lose(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(lose(Path(sys.argv[1])) if sys.argv[2:] == ["lose"] else main(Path(sys.argv[1])))
+    end(lose(Path(sys.argv[1])) if sys.argv[2:] == ["lose"] else main(Path(sys.argv[1])))

@@ -6,7 +6,7 @@ import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from mixmo.errors import UserError, unknown
 from mixmo.startup import terminated_as_interrupted
@@ -40,6 +40,16 @@ def rank() -> str:
     """Which of several processes speaks."""
     number = os.environ.get("RANK", "0")
     return "" if number == "0" else f" (process {number})"
+
+
+def command() -> NoReturn:
+    """The process `mixmo`."""
+    status = main()
+    if (torch := sys.modules.get("torch")) and torch.distributed.is_initialized():
+        from mixmo.engine.distributed import end
+
+        end(status)
+    sys.exit(status)
 
 
 def main(arguments: list[str] | None = None) -> int:
