@@ -18,7 +18,7 @@ from mixmo.engine.budget import fitted, measure
 from mixmo.engine.distributed import World, lost, reason
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import synchronise
-from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out, sums_logged
+from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
@@ -127,7 +127,7 @@ class Trainer:
         run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
         lines = run.metrics_until(state.epochs_logged)
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        state.logged = sums_logged(lines)
+        state.logged = seal.of_lines(lines)
         self.loggers.start(self.recipe.to_dict(), lines)
 
     def steps(self, until: int | None, stopped: Flag) -> None:
@@ -248,7 +248,7 @@ class Trainer:
         if self.world.writes:
             self.run_folder.add_metrics(line)
             self.loggers.log(line)
-        state.logged = {**(state.logged or {}), **sums_logged([line])}  # another one: that before may be being saved
+        state.logged = {**(state.logged or {}), **seal.of_lines([line])}  # another one: that before may be being saved
         state.epochs_logged, state.meter = state.step // steps, (0.0, 0.0)
         self.step.meter.zero_()
         return line
