@@ -22,7 +22,7 @@ from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.scoring import DivergedError, Scorer, diverged
+from mixmo.engine.scoring import DivergedError, Scorer, check_answers, diverged
 from mixmo.engine.signals import Flag, Stopped, stop_signals
 from mixmo.engine.source import each_step, plan
 from mixmo.engine.start import fresh_network
@@ -31,6 +31,7 @@ from mixmo.errors import UserError
 from mixmo.files import halve, save_tensors
 from mixmo.metrics.report import evaluate
 from mixmo.models import multiply_adds, parameters
+from mixmo.modes import evaluating
 from mixmo.progress import Work
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
@@ -254,6 +255,10 @@ class Trainer:
         return line
 
     def save(self) -> None:
+        """But not what answers no more: weights that the last step made huge, say, which nothing has scored yet."""
+        image = torch.ones(1, *self.recipe.seen(self.dataset.size), device=self.device)
+        with evaluating(self.net), torch.no_grad():
+            check_answers(self.net(image), self.recipe)
         if self.world.writes:
             self.checkpoints.save(self.state, self.net, self.optimizer, self.best, self.averaged)
 
