@@ -46,15 +46,18 @@ def architectures() -> list[Architecture]:
 
 def build(architecture: Architecture) -> nn.Module:
     """A fresh classifier of 10 classes."""
+    model: nn.Module
     if architecture.library == "timm":
         import timm
 
-        return timm.create_model(architecture.name, num_classes=CLASSES, **architecture.options)
-    if architecture.library == "torchvision":
+        model = timm.create_model(architecture.name, num_classes=CLASSES, **architecture.options)
+    elif architecture.library == "torchvision":
         models = importlib.import_module("torchvision.models")
-        return getattr(models, architecture.name)(num_classes=CLASSES, **architecture.options)
-    providers = importlib.import_module("pytorchcv.model_provider")
-    return providers.get_model(architecture.name, **architecture.options)
+        model = getattr(models, architecture.name)(num_classes=CLASSES, **architecture.options)
+    else:
+        providers = importlib.import_module("pytorchcv.model_provider")
+        model = providers.get_model(architecture.name, **architecture.options)
+    return model
 
 
 def check(architecture: Architecture) -> dict[str, Any]:

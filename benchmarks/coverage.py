@@ -31,7 +31,7 @@ def main() -> None:
     for path in given.runs:
         run = Run.open(path)
         logits_MNK, labels_N = run.logits("last")
-        halves = [torch.randperm(len(labels_N), generator=seeded(s)).chunk(2) for s in range(given.splits)]
+        halves = [halved(len(labels_N), seed) for seed in range(given.splits)]
         print(f"\n## {path.name}: {run.recipe.architecture}, {len(logits_MNK)} heads, {len(labels_N):,} test images")
         print("\n| sets: covered % (classes a set) | " + " | ".join(f"level {level}" for level in LEVELS) + " |")
         print("|---" * (1 + len(LEVELS)) + "|")
@@ -51,8 +51,9 @@ def main() -> None:
         print("\ntemperature {:.3f}: NLL {:.4f} before, {:.4f} after; ECE {:.4f}, {:.4f}".format(temperature, *scores))
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def halved(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    first, second = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).chunk(2)
+    return first, second
 
 
 def mean_of(rows: Iterable[list[float]]) -> list[float]:

@@ -23,6 +23,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+import mixmo
 from mixmo import data
 from mixmo.data.stream import Files
 from mixmo.engine.batch import Batches
@@ -108,7 +109,7 @@ def streaming(files: Files, workers: int, repeats: int) -> None:
     row("streamed / plain", f"{100 * middle['streamed'] / middle['plain']:.0f} %")
 
 
-def pipeline(name: str, recipe: Recipe, dataset: data.Dataset, steps: int, repeats: int) -> None:
+def pipeline(name: str, recipe: Recipe, dataset: mixmo.Dataset, steps: int, repeats: int) -> None:
     """Batches as the network reads them, drawn, augmented and mixed here: M N images a step, of N / b distinct ones."""
     batches, stream = Batches(recipe, dataset, dataset.train), Stream(0, DEVICE)
     planned = plan(recipe, len(dataset.train.labels), 0)

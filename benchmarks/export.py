@@ -54,7 +54,7 @@ def export_plain(name: str, path: Path, alike: bool) -> None:
     """Without the tracer's notes, as in ours."""
     net = Single(mixmo.create(name, classes=CLASSES, members=1)).eval()
     if alike:
-        net = net.to(memory_format=torch.channels_last)
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batch = torch.export.Dim("batch", min=1)
     with onnx_.quiet():
         program = torch.export.export(net, (torch.rand(2, *SIZE),), dynamic_shapes=({0: batch},))
@@ -67,6 +67,7 @@ def export_plain(name: str, path: Path, alike: bool) -> None:
                 pt2.compress(io.BytesIO(path.read_bytes()), path)
             return
         written = torch.onnx.export(program, input_names=[INPUT], output_names=["probs"], dynamo=True, verbose=False)
+    assert written is not None  # as it is with dynamo
     model = written.model_proto
     onnx_.tidy(model)
     path.write_bytes(model.SerializeToString())

@@ -53,7 +53,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.two(self.norms[0](self.one(x)).relu())
-        return (self.norms[1](y) + self.short(x)).relu()
+        out: Tensor = (self.norms[1](y) + self.short(x)).relu()
+        return out
 
 
 def classifier() -> nn.Module:
@@ -62,9 +63,9 @@ def classifier() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, len(NEW)))
 
 
-def choose(images: Tensor, labels: Tensor, classes: range, per_class: int | None = None) -> Images:
-    rows = torch.cat([(labels == c).nonzero()[:per_class, 0] for c in classes])
-    return Images(images[rows], labels[rows] - classes.start)
+def choose(split: mixmo.Split, classes: range, per_class: int | None = None) -> Images:
+    rows = torch.cat([(split.labels == c).nonzero()[:per_class, 0] for c in classes])
+    return Images(split.resident[rows], split.labels[rows] - classes.start)
 
 
 def batches(data: Images, epochs: int, b: int, dataset: mixmo.Dataset) -> Iterator[tuple[float, Tensor, Tensor]]:
@@ -168,11 +169,11 @@ def main() -> None:
     else:
         torch.manual_seed(0)
         pretrained = classifier()
-        train(pretrained, choose(*dataset.train, SEEN, PRETRAIN_PER_CLASS), PRETRAIN_EPOCHS, 0.1, dataset)
+        train(pretrained, choose(dataset.train, SEEN, PRETRAIN_PER_CLASS), PRETRAIN_EPOCHS, 0.1, dataset)
         torch.save(pretrained.state_dict(), weights)
-    seen = scores(pretrained.eval(), choose(*dataset.test, SEEN), dataset)
+    seen = scores(pretrained.eval(), choose(dataset.test, SEEN), dataset)
     print(f"pretrained on classes 0-4: Top1 {seen['top1']:.1f} % on them", flush=True)
-    few, test = choose(*dataset.train, NEW, PER_CLASS), choose(*dataset.test, NEW)
+    few, test = choose(dataset.train, NEW, PER_CLASS), choose(dataset.test, NEW)
     done = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
     for arm, seed in product(arms(pretrained), range(SEEDS)):
         if not any(row["name"] == arm.name and row["seed"] == seed for row in done):

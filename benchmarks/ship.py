@@ -21,11 +21,10 @@ import mixmo
 from mixmo import data
 from mixmo.calibration import Calibration
 from mixmo.hub.folder import CARD, WEIGHTS, rounded
-from mixmo.hub.load import SCORES
 from mixmo.metrics import evaluate
 from mixmo.metrics.report import Report, Scores
 from mixmo.predict import predict_split
-from mixmo.runs import Run
+from mixmo.runs import SCORES, Run
 
 HERE = Path(__file__).resolve().parents[1]
 LARGEST = 16e6  # bytes of weights
@@ -63,7 +62,8 @@ def main(arguments: list[str] | None = None) -> None:
     if given.samples and given.data is None:
         into.error("--samples needs --data, where the images are")
     trained = mixmo.load(run.path, given.which)
-    net = rounded(trained)
+    net, known = rounded(trained), trained.about
+    assert known is not None  # of a run, all is
     if given.data is None:
         logits_MNK, labels_N = run.logits(given.which)
         how = "on the logits that the training stored"
@@ -74,13 +74,13 @@ def main(arguments: list[str] | None = None) -> None:
         how = f"with the weights of this folder, in float32 on {'a CPU' if given.device == 'cpu' else given.device}"
     report = evaluate(logits_MNK, labels_N)
     origin = describe(run, given.which, report, how, (logits_MNK.mean(0).argmax(-1) == labels_N))
-    about = replace(trained.about, scores=numbers(report.ensemble), calibration=calibration(trained.about, report))
+    about = replace(known, scores=numbers(report.ensemble), calibration=calibration(known, report))
     mixmo.save_pretrained(trained, folder, about=about, name=given.name, origin=origin, half=True)
     add_remarks(folder / CARD, run, given.which, about)
     check(folder, net)
     print(f"{folder}: {(folder / WEIGHTS).stat().st_size / 1e6:.2f} MB, {about.scores}, {about.calibration}")
     if given.samples:
-        write_samples(dataset.test, logits_MNK, about.classes, given.samples, given.samples_to)
+        write_samples(dataset.test, logits_MNK, dataset.classes, given.samples, given.samples_to)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -127,6 +127,8 @@ def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor) ->
 
 def add_remarks(path: Path, run: Run, which: str, about: mixmo.About) -> None:
     """Use, limits, licence and data, which only the maker of a network knows."""
+    assert about.classes is not None
+    assert about.dataset is not None
     card = ModelCard.load(path)
     card.data.license = "mit"
     card.data.datasets = [about.dataset]
@@ -154,11 +156,11 @@ def check(folder: Path, net: mixmo.Ensemble) -> None:
 def write_samples(test: mixmo.Split, logits_MNK: Tensor, classes: tuple[str, ...], count: int, into: Path) -> None:
     """The first images that are classified rightly, of different classes, each under the name of its class."""
     into.mkdir(parents=True, exist_ok=True)
-    labels_N, written = test.labels.cpu(), set()
+    labels_N, written = test.labels.cpu(), set[str]()
     for number in (logits_MNK.mean(0).argmax(-1) == labels_N).nonzero()[:, 0].tolist():
         name = classes[labels_N[number]]
         if name not in written and len(written) < count:
-            pixels = test.images[number].cpu().numpy()
+            pixels = test.resident[number].cpu().numpy()
             Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(into / f"{name}.png")
             written.add(name)
     print(f"{into}: {', '.join(sorted(written))}")

@@ -12,7 +12,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def work(out: Path, jobs: list[str], job: str) -> None:
@@ -23,6 +25,7 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     from torch._inductor.runtime import triton_heuristics
 
     from mixmo import bench
+    from mixmo.engine.bed import Bed
     from mixmo.models import multiply_adds
     from mixmo.recipes import named
 
@@ -39,13 +42,14 @@ def work(out: Path, jobs: list[str], job: str) -> None:
             time.sleep(0.1)
         wait["seconds"] = time.perf_counter() - asked
 
-    autotune = triton_heuristics.CachingAutotuner.benchmark_all_configs
+    tuner: Any = triton_heuristics.CachingAutotuner
+    autotune = tuner.benchmark_all_configs
 
-    def alone(*args, **kwargs):
+    def alone(*args: Any, **kwargs: Any) -> Any:
         ready()
         return autotune(*args, **kwargs)
 
-    triton_heuristics.CachingAutotuner.benchmark_all_configs = alone
+    tuner.benchmark_all_configs = alone
     if width == "predict":
         predict(out, job, int(batch), "compiled" in job, ready)
         return
@@ -58,7 +62,7 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     recipe = named(method).replace(width=int(width), batch_size=int(batch), ghost=ghost, precision="bf16")
     device = torch.device("cuda")
     dataset = bench.synthetic("cifar100", device)
-    bed = bench.Bed(recipe, dataset, device, compiled="eager" not in options)
+    bed = Bed(recipe, dataset, device, compiled="eager" not in options)
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     first = bed.warm_up()
@@ -69,7 +73,7 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     alone_, whole = (bench.timed(call, device, 0.35, 5) for call in (bed.same_step, bed.next_step))
     n = recipe.batch_size
     operations = 6 * multiply_adds(bed.net, (3, 32, 32))
-    result = {
+    result: dict[str, Any] = {
         "job": job,
         "step": n / alone_.seconds,
         "step_ms": 1000 * alone_.seconds,
@@ -124,22 +128,26 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     )
 
 
-def predict(out: Path, job: str, width: int, compiled: bool, ready) -> None:
+def predict(out: Path, job: str, width: int, compiled: bool, ready: Callable[[], None]) -> None:
     """A pass over 10,000 test images: eager, folded, compiled."""
     import torch
 
-    from mixmo import bench
+    from mixmo import Ensemble, bench
+    from mixmo.fold import fold
     from mixmo.predict import predict_split
     from mixmo.recipes import named
 
     recipe, device = named("cifar100/cut-mixmo").replace(width=width), torch.device("cuda")
     dataset = bench.synthetic("cifar100", device)
-    net = recipe.network(100).to(device, memory_format=torch.channels_last)
+    net, vanilla = (
+        each.network(100).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for each in (recipe, named("cifar100/vanilla").replace(width=width))
+    )
     ready()
     torch.backends.cudnn.benchmark = True
-    seconds = {}
+    seconds: dict[str, Any] = {}
 
-    def measure(name, net, **options):
+    def measure(name: str, net: Ensemble, **options: Any) -> None:
         torch.cuda.synchronize()
         t = time.perf_counter()
         predict_split(net, dataset, dataset.test, **options)
@@ -148,10 +156,9 @@ def predict(out: Path, job: str, width: int, compiled: bool, ready) -> None:
         timing = bench.timed(lambda: predict_split(net, dataset, dataset.test, **options), device, 0.4, 3)
         seconds[name] = {"first": first, "then": timing.seconds, "spread": timing.spread}
 
-    folded = bench.fold(net)
+    folded = fold(net)
     logits = [predict_split(each, dataset, dataset.test).logits for each in (net, folded)]
     seconds["difference of folded"] = (logits[0] - logits[1]).abs().max().item()
-    vanilla = named("cifar100/vanilla").replace(width=width).network(100).to(device, memory_format=torch.channels_last)
     measure("bf16 eager", net, precision="bf16")
     measure("bf16 eager folded", folded, precision="bf16")
     measure("bf16 eager vanilla", vanilla, precision="bf16")

@@ -71,6 +71,22 @@ def test_writing_does_not_hold_up_training_nor_see_it(tmp_path: Path, monkeypatc
     assert read_state(tmp_path / "00000001") == State(step=1)
 
 
+@pytest.mark.parametrize("ruined", ["weights", "momentum"])
+def test_what_is_not_finite_replaces_nothing(tmp_path: Path, ruined: str) -> None:
+    """Also where no answer shows it: after a ReLU, minus infinity is zero."""
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    optimizer, checkpoints = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), Checkpoints(tmp_path)
+    parameter = next(net.parameters())
+    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    checkpoints.save(State(step=1), net, optimizer, None)
+    tensor = parameter.data if ruined == "weights" else optimizer.state[parameter]["momentum_buffer"]
+    tensor[0] = -torch.inf
+    checkpoints.save(State(step=2), net, optimizer, None)
+    with pytest.raises(UserError, match="weights or momentum are NaN or infinite after step 2: training diverged"):
+        checkpoints.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
+
+
 def test_a_failure_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = create("wrn10_1", classes=10, members=2, channels=1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -174,6 +174,17 @@ def test_a_finished_run_is_resumed_where_nobody_can_write(runs: list[Run], monke
         train(runs[0].recipe, runs[0].path, QUIET)
 
 
+def test_a_finished_run_is_resumed_without_its_data(runs: list[Run], tmp_path: Path) -> None:
+    """Of another recipe it is refused first, too."""
+    run, elsewhere = Run(shutil.copytree(runs[0].path, tmp_path / "run")), dataclasses.replace(QUIET, data=tmp_path)
+    (run.path / seal.NAME).unlink()
+    recipe = run.recipe.replace(dataset="cifar100")
+    run.write_recipe(recipe)
+    assert train(recipe, run.path, elsewhere, resume=True).finished
+    with pytest.raises(UserError, match=r"run is a run of another recipe \(seed 0 -> 1\)"):
+        train(recipe.replace(seed=1), run.path, elsewhere, resume=True)
+
+
 def test_a_finished_run_is_trained_from_the_start_again(runs: list[Run], tmp_path: Path) -> None:
     """And stopped on the way: the checksums of what it was before do not hold any more."""
     run = Run(shutil.copytree(runs[1].path, tmp_path / "run"))

@@ -203,6 +203,18 @@ class Checkpoints:
             f"{scores} is missing: the training has not ended, and has {missing}; continue it with --resume"
         )
 
+    def state(self) -> State | None:
+        """Where the training stands by now, without its weights; None where there is no checkpoint yet."""
+        while (latest := self.latest()) is not None:
+            try:
+                state = read_state(latest)
+                seal.check(latest / "state.json")
+                return state
+            except (UserError, OSError) as error:
+                if self.latest() == latest:
+                    raise unusable(latest, error) from error
+        return None
+
     def best(self, state: State) -> dict[str, Tensor] | None:
         """The weights of the best epoch so far."""
         if state.best_step is None:

@@ -28,6 +28,7 @@ import yaml
 
 import mixmo
 from mixmo import seal
+from mixmo.checkpoint import Checkpoints
 from mixmo.errors import UserError
 from mixmo.files import AGAIN, UNFINISHED, load_tensors, locked, replacing, unwritten
 from mixmo.recipes.schema import Recipe
@@ -142,10 +143,13 @@ class Run:
         return Answers(torch.cat([part.logits for part in parts]), labels_N)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl."""
+        """The lines of metrics.jsonl. Those that changed since they were written are refused."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
+        # Before the lines, of which a training may add more: what a checkpoint remembers, they have.
+        ended = (self.path / "scores.json").is_file()
+        state = None if ended else Checkpoints(self.path / "checkpoints").state()
         try:
             text = path.read_text(encoding="utf-8")
             seal.check(path)
@@ -168,6 +172,9 @@ class Run:
                     f"{parsed[-1]['epoch']}); remove that line"
                 )
             parsed.append(found)
+        if state is not None and state.logged is not None:
+            until = [line for line in parsed if line["epoch"] <= state.epochs_logged]
+            seal.check_lines(path, seal.of_lines(until), state.logged)
         return parsed
 
     def metrics_until(self, epoch: int) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ safetensors files carry none: with a bit flipped, or taken from another seed, th
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,27 @@ def changed(file: Path) -> UserError:
     )
 
 
-def of_line(line: Mapping[str, Any]) -> str:
-    """What a line of metrics.jsonl says, in few characters; however it is spaced, and whatever ends it."""
-    return hashlib.sha256(json.dumps(line).encode()).hexdigest()[:16]
+def of_lines(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """What each epoch's line of metrics.jsonl says, in few characters; however it is spaced, and whatever ends it."""
+    return {line["epoch"]: hashlib.sha256(json.dumps(line).encode()).hexdigest()[:16] for line in lines}
+
+
+def check_lines(log: Path, found: Mapping[int, str], expected: Mapping[int, str]) -> None:
+    """Refuses lines that are not those that a checkpoint remembers; they may be fewer."""
+    if changed := [epoch for epoch, of_line in found.items() if of_line != expected.get(epoch)]:
+        raise UserError(
+            f"{log} is not as it was written: its lines of {these(changed)} are damaged, edited or of another run; "
+            "bring it back from a copy, or remove these lines to go on without them"
+        )
+
+
+def these(epochs: list[int]) -> str:
+    """
+    >>> these([3]), these([1, 2, 4, 5, 7])
+    ('epoch 3', 'epochs 1, 2, 4 and 2 more')
+    """
+    named = ", ".join(map(str, epochs[:3])) + (f" and {len(epochs) - 3} more" if len(epochs) > 3 else "")
+    return f"epoch{'s' if len(epochs) > 1 else ''} {named}"
 
 
 def digest(file: Path) -> str:

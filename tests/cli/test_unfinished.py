@@ -97,24 +97,41 @@ def test_without_averaged_weights(tmp_path: Path) -> None:
     assert scores.reports["last"].ensemble.nll == pytest.approx(run.metrics()[-1]["test"]["ensemble"]["nll"], rel=1e-5)
 
 
+def renew(checkpoint: Path) -> None:
+    """A training has gone on by a step."""
+    checkpoint.rename(newer := checkpoint.with_name("00000014"))
+    state = newer / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"step": 14}))
+    (newer / "SHA256SUMS").unlink()
+
+
 def test_a_checkpoint_replaced_while_it_is_read(stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
-    folder, fill, reads = run.path / "checkpoints", checkpoint.fill, 0
+    fill, reads = checkpoint.fill, 0
 
     def replaced(*given: Any) -> None:
         nonlocal reads
         reads += 1
         if reads == 1:
-            (folder / "00000013").rename(newer := folder / "00000014")
-            state = newer / "state.json"
-            state.write_text(json.dumps(json.loads(state.read_text()) | {"step": 14}))
-            (newer / "SHA256SUMS").unlink()
+            renew(run.path / "checkpoints" / "00000013")
         fill(*given)
 
     monkeypatch.setattr(checkpoint, "fill", replaced)
     with pytest.warns(Unfinished, match="those of step 14, "):
         load_network(run)
     assert reads == 2
+
+
+def test_a_state_replaced_while_it_is_read(stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, read = Run(shutil.copytree(stopped.path, tmp_path / "run")), checkpoint.read_state
+
+    def replaced(path: Path) -> checkpoint.State:
+        if path.name == "00000013":
+            renew(path)
+        return read(path)
+
+    monkeypatch.setattr(checkpoint, "read_state", replaced)
+    assert len(run.metrics()) == 2
 
 
 @pytest.mark.parametrize("until", [7, None])
@@ -212,10 +229,41 @@ def test_a_damaged_checkpoint_is_not_read(stopped: Run, tmp_path: Path) -> None:
         load_network(run, "best")
 
 
-def test_a_line_of_the_log_that_was_damaged(stopped: Run, tmp_path: Path) -> None:
-    """A letter of a name, say: the weights can be had without it."""
+def test_a_digit_of_the_log_that_changed(stopped: Run, tmp_path: Path, said: Callable[..., str]) -> None:
+    """It is shown nowhere, as no --resume goes on with it; without its line, what is left is."""
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
-    log = run.path / "metrics.jsonl"
+    log, picture = run.path / "metrics.jsonl", tmp_path / "a.png"
+    one, two = log.read_text().splitlines(keepends=True)
+    top1 = json.loads(two)["test"]["ensemble"]["top1"]
+    log.write_text(one + two.replace(f'"top1": {top1}', f'"top1": {top1 + 0.1}'))
+    for command in (["analyse"], ["analyse", "--csv"], ["plot", "dynamics", "--out", picture], ["eval"]):
+        assert "run/metrics.jsonl is not as it was written: its lines of epoch 2 are damaged, edited or of" in said(
+            *command, run.path
+        )
+    assert not picture.exists()
+    log.write_text(one)
+    assert main(["analyse", "--csv", str(run.path)]) == 0
+    log.write_text(one + two + '{"epoch": 3, "step": 15}\n')  # after the checkpoint: there is nothing to compare with
+    assert len(run.metrics()) == 3
+
+
+def test_a_state_that_changed(stopped: Run, tmp_path: Path) -> None:
+    """What a checkpoint remembers accuses no line of the log if it was damaged itself."""
+    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    state = run.path / "checkpoints" / "00000013" / "state.json"
+    logged = json.loads(state.read_text())["logged"]
+    state.write_text(state.read_text().replace(logged["1"], logged["2"]))
+    with pytest.raises(UserError, match=r"00000013 cannot be used: .*state.json is not as it was when it was saved"):
+        run.metrics()
+
+
+def test_a_line_of_the_log_that_was_damaged(stopped: Run, tmp_path: Path) -> None:
+    """A letter of a name, say, where the checkpoint is of an earlier version and does not know: the weights are."""
+    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    log, checkpoint = run.path / "metrics.jsonl", run.path / "checkpoints" / "00000013"
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | {"logged": None}))
+    (checkpoint / "SHA256SUMS").unlink()
     for name in ("step", "test", "ensemble"):
         log.write_text((stopped.path / "metrics.jsonl").read_text().replace(f'"{name}"', '"name"'))
         for which in ("last", "best"):

@@ -97,12 +97,14 @@ def test_a_last_step_that_explodes_is_not_saved(finished: Run, tmp_path: Path, m
     assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
 
 
-def test_nor_where_nothing_is_scored(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lr", [math.inf, 1e8])
+def test_nor_where_nothing_is_scored(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float) -> None:
+    """Also if the weights are numbers, though so large that the network answers none."""
     train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
     with monkeypatch.context() as patch:
         usual = Schedule.lr
-        patch.setattr(Schedule, "lr", lambda self, step: math.inf if step == STEPS + 3 else usual(self, step))
-        with pytest.raises(UserError, match=rf"NaN or infinite after step {STEPS + 4}: training diverged.*lower lr"):
+        patch.setattr(Schedule, "lr", lambda self, step: lr if step == STEPS + 3 else usual(self, step))
+        with pytest.raises(UserError, match=r"answers NaN or infinite values: training diverged, .*lower lr"):
             train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=STEPS + 4)
     assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
 

@@ -8,11 +8,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 from mixmo import paper
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.console import Output, grid
+from mixmo.cli.parser import Parser
 from mixmo.data.registry import where as data_folder
 from mixmo.engine import Runtime
 from mixmo.errors import UserError
@@ -35,14 +36,14 @@ ABOUT = "from the rates in benchmarks/RESULTS.md, with scoring and compilation."
 FIXED = {"minutes", "score_every"}  # of Runtime: they change what a run gives, and runs are shared
 
 
-def options() -> ArgumentParser:
+def options() -> Parser:
     scales = "; ".join(f"{name}: {scale.summary}" for name, scale in SCALES.items())
     into = parser(
         "reproduce",
         "Make tables and figures of the paper again: train what is missing, show ours, the paper's and the difference. "
         f"Ctrl-C stops after saving; the same command continues. Scales: {scales}.",
     )
-    into.add_argument("names", nargs="*", default=[], help="tables and figures (`mixmo reproduce --list`), or all")
+    into.add_argument("names", nargs="*", help="tables and figures (`mixmo reproduce --list`), or all")
     into.add_argument("--list", action="store_true", help="all of them: runs needed, done, and GPU-hours left")
     into.add_argument("--scale", type=Literal[tuple(SCALES)], default="paper", help="how much of the protocol is run")
     into.add_argument(

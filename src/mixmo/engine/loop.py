@@ -18,11 +18,11 @@ from mixmo.engine.budget import fitted, measure
 from mixmo.engine.distributed import World, lost, reason
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import synchronise
-from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out, sums_logged
+from mixmo.engine.prepare import check_logged, check_memory, describe, hold_out
 from mixmo.engine.progress import Progress
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.scoring import DivergedError, Scorer, diverged
+from mixmo.engine.scoring import DivergedError, Scorer, check_answers, diverged
 from mixmo.engine.signals import Flag, Stopped, stop_signals
 from mixmo.engine.source import each_step, plan
 from mixmo.engine.start import fresh_network
@@ -31,6 +31,7 @@ from mixmo.errors import UserError
 from mixmo.files import halve, save_tensors
 from mixmo.metrics.report import evaluate
 from mixmo.models import multiply_adds, parameters
+from mixmo.modes import evaluating
 from mixmo.progress import Work
 from mixmo.random import Stream
 from mixmo.recipes.schema import Recipe
@@ -127,7 +128,7 @@ class Trainer:
         run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
         lines = run.metrics_until(state.epochs_logged)
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        state.logged = sums_logged(lines)
+        state.logged = seal.of_lines(lines)
         self.loggers.start(self.recipe.to_dict(), lines)
 
     def steps(self, until: int | None, stopped: Flag) -> None:
@@ -248,12 +249,16 @@ class Trainer:
         if self.world.writes:
             self.run_folder.add_metrics(line)
             self.loggers.log(line)
-        state.logged = {**(state.logged or {}), **sums_logged([line])}  # another one: that before may be being saved
+        state.logged = {**(state.logged or {}), **seal.of_lines([line])}  # another one: that before may be being saved
         state.epochs_logged, state.meter = state.step // steps, (0.0, 0.0)
         self.step.meter.zero_()
         return line
 
     def save(self) -> None:
+        """But not what answers no more: weights that the last step made huge, say, which nothing has scored yet."""
+        image = torch.ones(1, *self.recipe.seen(self.dataset.size), device=self.device)
+        with evaluating(self.net), torch.no_grad():
+            check_answers(self.net(image), self.recipe)
         if self.world.writes:
             self.checkpoints.save(self.state, self.net, self.optimizer, self.best, self.averaged)
 

@@ -1,7 +1,6 @@
 """What must hold before a training starts: a folder to write to, data that fits the recipe."""
 
 import warnings
-from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -132,35 +131,15 @@ def check_logged(run: Run, state: State, steps: int) -> None:
             f"the checkpoint in {run.path} is of step {state.step}, but this training has {steps}; remove the folder "
             f"{run.path / 'checkpoints'} to train from the start"
         )
-    log, found = run.path / "metrics.jsonl", sums_logged(run.metrics_until(state.epochs_logged))
+    found = {line["epoch"] for line in run.metrics_until(state.epochs_logged)}
     # Earlier versions remembered how many epochs there were, and nothing of them.
     later = range(max(found, default=0) + 1, state.epochs_logged + 1)
-    logged = {**found, **dict.fromkeys(later, "")} if state.logged is None else state.logged
-    if changed := [epoch for epoch, of_line in found.items() if of_line != logged.get(epoch)]:
-        raise UserError(
-            f"{log} is not as it was written: its lines of {these(changed)} are damaged, edited or of another run; "
-            "bring it back from a copy, or remove these lines to go on without them"
-        )
-    if lost := sorted(logged.keys() - found.keys()):
+    if lost := sorted(set(later if state.logged is None else state.logged) - found):
         warnings.warn(
-            f"{log} has lost its lines of {these(lost)}; training goes on without them: "
+            f"{run.path / 'metrics.jsonl'} has lost its lines of {seal.these(lost)}; training goes on without them: "
             f"remove the folder {run.path / 'checkpoints'} first if you want to have them again",
             stacklevel=2,
         )
-
-
-def these(epochs: list[int]) -> str:
-    """
-    >>> these([3]), these([1, 2, 4, 5, 7])
-    ('epoch 3', 'epochs 1, 2, 4 and 2 more')
-    """
-    named = ", ".join(map(str, epochs[:3])) + (f" and {len(epochs) - 3} more" if len(epochs) > 3 else "")
-    return f"epoch{'s' if len(epochs) > 1 else ''} {named}"
-
-
-def sums_logged(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """By epoch, what a checkpoint remembers of the lines of metrics.jsonl."""
-    return {line["epoch"]: seal.of_line(line) for line in lines}
 
 
 def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:

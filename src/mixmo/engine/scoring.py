@@ -25,6 +25,12 @@ def diverged(what: str, recipe: Recipe) -> DivergedError:
     )
 
 
+def check_answers(logits: Tensor, recipe: Recipe) -> None:
+    """Refuses what the last step, or the running statistics, made of a network: the loss may not tell."""
+    if not logits.isfinite().all():
+        raise diverged("the network answers NaN or infinite values", recipe)
+
+
 class Scorer(NamedTuple):
     net: Ensemble  # as it is trained, or its average
     recipe: Recipe
@@ -45,8 +51,7 @@ class Scorer(NamedTuple):
     def score(self, split: Split) -> Report:
         """In the precision of the training."""
         logits, labels = self.answers(split, self.recipe.precision)
-        if not logits.isfinite().all():  # by its last step, or by running statistics: the loss may not tell
-            raise diverged("the network answers NaN or infinite values", self.recipe)
+        check_answers(logits, self.recipe)
         return evaluate(logits, labels)
 
     def answers(self, split: Split, precision: str = "fp32") -> Answers:

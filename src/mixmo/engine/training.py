@@ -42,16 +42,18 @@ def train(
         held.enter_context(shown(not runtime.quiet and world.writes))
         held.enter_context(memory.told(LESS_MEMORY))
         with world.first():
+            fitted = runtime.minutes is not None
+            if resume and is_run(out) and Run(out).finished:  # it may lie where no data are, and nobody can write
+                return open_or_create(recipe, out, resume, fitted)
             dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
             check_fit(recipe, dataset)
             ours, run = not out.exists(), Run(out)
-            ended = resume and is_run(out) and run.finished  # it may lie where nobody can write
-            if world.writes and not ended:
+            if world.writes:
                 held.enter_context(run.claimed())
             if world.writes and not is_run(out):
                 held.enter_context(run.gone_unless_begun(ours))
-            run = open_or_create(recipe, out, resume or not world.writes, fitted=runtime.minutes is not None)
-            if run.finished:
+            run = open_or_create(recipe, out, resume or not world.writes, fitted)
+            if run.finished:  # since we looked
                 return run
         if recipe.networks == 1:
             trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
