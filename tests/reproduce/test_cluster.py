@@ -125,12 +125,15 @@ def test_a_run_is_given_up_after_three_deaths_without_an_epoch(tmp_path: Path) -
     assert problem(5) == "its worker died 3 times (RayError)"
 
 
-def test_ctrl_c_cancels_what_is_under_way_and_lets_it_save(store: Store, recipes: list[Recipe]) -> None:
+def test_ctrl_c_cancels_what_is_under_way_and_lets_it_save(
+    store: Store, recipes: list[Recipe], capsys: pytest.CaptureFixture[str]
+) -> None:
     ray = FakeRay(lambda folder: None, interrupted=2)
     with pytest.raises(Stopped, match="stopped with 1 of 3 runs done; the same command continues"):
         cluster._run(ray, recipes, store, RUNTIME, gpus=0, cpus=1)
     assert ray.cancelled == [1, 2]
     assert ray.waits[1:] == [(1, 1.0), (2, 300.0)]  # for both, for five minutes
+    assert capsys.readouterr().err.splitlines()[1:] == ["1 of 3 ended, 2 not begun; epochs: -"]
 
 
 def test_how_far_all_runs_are(recipes: list[Recipe], tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_how_far_all_runs_are(recipes: list[Recipe], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_cluster_is_started_where_there_is_none(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[dict[str, Any]]()
+    calls, checked = list[dict[str, Any]](), list[str]()
 
     def init(**options: Any) -> None:
         calls.append(options)
@@ -151,7 +154,7 @@ def test_a_cluster_is_started_where_there_is_none(there: bool, monkeypatch: pyte
 
     ray = SimpleNamespace(init=init, is_initialized=lambda: False, cluster_resources=lambda: {"GPU": 2.0})
     monkeypatch.setattr(cluster, "load_ray", lambda: ray)
-    monkeypatch.setattr(cluster, "check_address", lambda address: None)
+    monkeypatch.setattr(cluster, "check_address", checked.append)
     assert cluster.connect("auto", 2) is ray
     options = {"log_to_driver": False, "logging_level": "warning"}
     assert calls == [{"address": "auto", **options}] + [{"include_dashboard": False, **options}] * (not there)
@@ -161,9 +164,18 @@ def test_a_cluster_is_started_where_there_is_none(there: bool, monkeypatch: pyte
     else:
         with pytest.raises(ConnectionError):
             cluster.connect("head:6379", 0)
-    with pytest.raises(UserError, match="--gpus-per-run 3, but the Ray cluster has 2 GPUs"):
-        cluster.connect("auto", 3)
-    ray.is_initialized = lambda: True
-    before = len(calls)
-    cluster.connect("auto", 1)
-    assert len(calls) == before
+    assert checked == ["head:6379"]
+
+
+def test_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a cluster that this process is connected to already."""
+    resources = {"GPU": 2.0}
+    ray = SimpleNamespace(is_initialized=lambda: True, cluster_resources=lambda: resources)
+    monkeypatch.setattr(cluster, "load_ray", lambda: ray)
+    assert cluster.connect("auto", 2) is ray
+    with pytest.raises(UserError, match=r"--gpus-per-run 2\.5, but the Ray cluster has 2 GPUs; --gpus-per-run 0"):
+        cluster.connect("auto", 2.5)
+    resources.clear()
+    assert cluster.connect("auto", 0) is ray
+    with pytest.raises(UserError, match="--gpus-per-run 1, but the Ray cluster has 0 GPUs"):
+        cluster.connect("auto", 1)
