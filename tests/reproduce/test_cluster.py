@@ -128,12 +128,18 @@ def test_a_run_is_given_up_after_three_deaths_without_an_epoch(tmp_path: Path) -
 def test_ctrl_c_cancels_what_is_under_way_and_lets_it_save(
     store: Store, recipes: list[Recipe], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ray = FakeRay(lambda folder: None, interrupted=2)
-    with pytest.raises(Stopped, match="stopped with 1 of 3 runs done; the same command continues"):
+    """After the first has failed."""
+
+    def fail(folder: Path) -> None:
+        raise RayTaskError(UserError("no room"))
+
+    ray = FakeRay(fail, interrupted=2)
+    with pytest.raises(Stopped, match="stopped with 0 of 3 runs done; the same command continues"):
         cluster._run(ray, recipes, store, RUNTIME, gpus=0, cpus=1)
     assert ray.cancelled == [1, 2]
     assert ray.waits[1:] == [(1, 1.0), (2, 300.0)]  # for both, for five minutes
-    assert capsys.readouterr().err.splitlines()[1:] == ["1 of 3 ended, 2 not begun; epochs: -"]
+    said = [f"{run_name(recipes[0])} failed: no room", "1 of 3 ended, 2 not begun; epochs: -"]
+    assert capsys.readouterr().err.splitlines() == said
 
 
 def test_how_far_all_runs_are(recipes: list[Recipe], tmp_path: Path) -> None:
