@@ -9,7 +9,8 @@ import torch
 from mixmo import paper
 from mixmo.cli import main
 from mixmo.engine.estimate import Estimate
-from mixmo.recipes import named
+from mixmo.recipes import Recipe, named
+from mixmo.recipes.protocols import FACTS, Facts
 from mixmo.reproduce.cost import MEASURED, Speed, h200, run_seconds, speed_of
 from mixmo.reproduce.scores import size_of
 
@@ -60,8 +61,13 @@ def test_each_part_of_a_run_by_itself() -> None:
 
 def test_another_gpu_is_so_many_times_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     """As its one measured step is, at every width; an H200 is not measured."""
-    probe, gpu = named("cifar100/vanilla").replace(precision="bf16"), torch.device("cuda")
-    monkeypatch.setattr("mixmo.reproduce.cost.estimate", lambda recipe, *_: Estimate("GPU", 1, 1, 1.0, 1.0))
+    probe, gpu = named("cifar100/vanilla").replace(precision="bf16", batch_size=64), torch.device("cuda")
+
+    def estimate(recipe: Recipe, facts: Facts, device: torch.device) -> Estimate:
+        assert (recipe, facts, device) == (probe, FACTS["cifar100"], gpu)
+        return Estimate("GPU", 1, 1, 1.0, 1.0)
+
+    monkeypatch.setattr("mixmo.reproduce.cost.estimate", estimate)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A10")
     slow, fast = speed_of(gpu), h200()
     assert (slow.name, slow.measured, fast.measured) == ("NVIDIA A10", True, False)
