@@ -41,6 +41,8 @@ def test_pixels_against_a_plain_loop(tmp_path: Path, layout: cifar.Layout, keys:
     folder = write(tmp_path, layout, keys)
     dataset = cifar.read(tmp_path, layout)
     assert dataset.classes == tuple(f"class {i}" for i in range(layout.classes))
+    assert dataset.mean == pytest.approx((0.4914, 0.482158, 0.446531), abs=2e-4)  # that of CIFAR-10, for both
+    assert dataset.std == (0.2023, 0.1994, 0.2010)
     for split, names in ((dataset.train, layout.train), (dataset.test, layout.test)):
         batches = [pickle.loads((folder / name).read_bytes()) for name in names]
         rows = np.concatenate([batch[b"data" if keys is bytes else "data"] for batch in batches])

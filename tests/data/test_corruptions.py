@@ -252,6 +252,7 @@ def test_hsv_against_colorsys(name: str, severity: int):
     images = torch.randint(0, 256, (1, 16, 16, 3), generator=seeded(), dtype=torch.uint8)
     images[0, 0] = torch.arange(0, 256, 17, dtype=torch.uint8)[:, None]  # greys, black and white included
     images[0, 1, :3] = torch.tensor([[255, 0, 0], [0, 9, 0], [7, 7, 255]], dtype=torch.uint8)
+    images[0, 1, 3:6] = torch.tensor([[1, 0, 0], [0, 1, 1], [100, 100, 101]], dtype=torch.uint8)  # nearly black or grey
     ours = corrupt(images, name, severity, seeded()).numpy()
     assert (by_pixel(images, name, severity) - ours).max() < 1.001
     assert (by_pixel(images, name, severity) - ours).min() > -0.01
@@ -476,6 +477,7 @@ def test_not_images(images: Tensor):
         corrupt(images, "fog", 1, seeded())
 
 
-def test_too_small():
+@pytest.mark.parametrize("size", [(7, 32), (32, 7)])
+def test_too_small(size: tuple[int, int]):
     with pytest.raises(UserError, match="at least 8 pixels a side"):
-        corrupt(torch.zeros(1, 32, 7, 3).byte(), "fog", 1, seeded())
+        corrupt(torch.zeros(1, *size, 3).byte(), "fog", 1, seeded())

@@ -85,13 +85,20 @@ def test_a_cpu_is_measured() -> None:
     assert run_seconds(named("cifar100/vanilla"), speed) > 1_000 * run_seconds(recipe, speed) > 0
 
 
-def test_a_busy_cpu_does_not_make_wide_networks_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where another process delays the smaller of the measured networks until it is as slow as the larger one."""
-    monkeypatch.setattr("mixmo.reproduce.cost.estimate", lambda *_: Estimate("CPU", 1, 1, 1.0, 1.0))
+@pytest.mark.parametrize("small", [1.0, 0.1, 0.0])
+def test_a_cpu_by_two_measured_steps(small: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The larger network's step is all multiply-adds; what the tiny one takes longer than its own is any step's.
+
+    So wide networks are not cheap where another process delays the tiny one until it is as slow as the larger.
+    """
+    seconds = {"cifar100": 1.0, "digits": small}
+    monkeypatch.setattr("mixmo.reproduce.cost.estimate", lambda r, *_: Estimate("CPU", 1, 1, seconds[r.dataset], 1.0))
     speed = speed_of(torch.device("cpu"))
-    recipe = named("cifar100/vanilla").replace(batch_size=32)
-    assert speed.seconds(recipe.replace(width=1)) == pytest.approx(1.0, rel=1.0)
-    assert speed.seconds(recipe) > 50 * speed.seconds(recipe.replace(width=1)) / 2
+    large, tiny = named("cifar100/vanilla").replace(batch_size=32, width=1), named("digits/vanilla")
+    share = tiny.batch_size * size_of(tiny)["multiply_adds"] / (32 * size_of(large)["multiply_adds"])
+    assert speed.seconds(tiny) == pytest.approx(max(small, share))
+    assert speed.seconds(large) == pytest.approx(1.0 + max(0.0, small - share))
+    assert speed.seconds(large.replace(width=10)) > 50 * speed.seconds(large) / 2
 
 
 def test_the_list_has_every_entry(
