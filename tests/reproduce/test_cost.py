@@ -96,6 +96,7 @@ def test_a_cpu_by_two_measured_steps(small: float, monkeypatch: pytest.MonkeyPat
     speed = speed_of(torch.device("cpu"))
     large, tiny = named("cifar100/vanilla").replace(batch_size=32, width=1), named("digits/vanilla")
     share = tiny.batch_size * size_of(tiny)["multiply_adds"] / (32 * size_of(large)["multiply_adds"])
+    assert (speed.name, speed.image, speed.compiling, speed.measured) == ("CPU", 0.0, 0.0, True)
     assert speed.seconds(tiny) == pytest.approx(max(small, share))
     assert speed.seconds(large) == pytest.approx(1.0 + max(0.0, small - share))
     assert speed.seconds(large.replace(width=10)) > 50 * speed.seconds(large) / 2
