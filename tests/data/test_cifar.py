@@ -91,7 +91,7 @@ LABELS = list(range(10))
         ("data_batch_2", {"data": PIXELS[:, :3071], "labels": LABELS}, "and is uint8 (10, 3071)"),
         ("test_batch", {"data": PIXELS}, "'labels' should be a list of 10 integers"),
         ("test_batch", {"data": PIXELS, "labels": LABELS[:9]}, "'labels' should be a list of 10 integers"),
-        ("test_batch", {"data": PIXELS, "labels": [0.5] * 10}, "'labels' should be a list of 10 integers"),
+        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 9.5]}, "'labels' should be a list of 10 integers"),
         ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 10]}, "should lie in 0..9 and reach from 0 to 10"),
         ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], -1]}, "should lie in 0..9 and reach from -1 to 8"),
         ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 0]}, "have 0 to 2 images, not as many each"),
@@ -142,7 +142,9 @@ def test_wrong_checksum(tmp_path: Path):
         cifar.read(tmp_path, layout)
         change(batch)
         dump(folder / name, batch)
-        with pytest.raises(UserError, match=rf"{name} is not as published.*by their checksum; delete .* fetches it"):
+        what = "class names" if name == "batches.meta" else "images or labels"
+        says = rf"{name} is not as published: its {what} are others, by their checksum; delete .* fetches it"
+        with pytest.raises(UserError, match=says):
             cifar.read(tmp_path, layout)
         altered = hashlib.md5((folder / name).read_bytes()).hexdigest()
         part = next(p for p in ("train", "test", "meta") if name in getattr(layout, p))
