@@ -231,6 +231,15 @@ def test_jpeg_is_pil(severity: int, quality: int):
         assert np.array_equal(ours.numpy(), np.asarray(Image.open(file)))
 
 
+def test_the_box_is_pil_at_every_size():
+    """Smaller and larger; which pixels are under a new one is a matter of rounding where their rims coincide."""
+    for size in range(8, 33):
+        pixels = Image.fromarray(np.eye(size, dtype=np.float32))
+        for to in range(1, 33):
+            theirs = np.asarray(pixels.resize((size, to), Image.Resampling.BOX))
+            assert np.allclose(separable.box_matrix(size, to), theirs, atol=1e-6), (size, to)
+
+
 def by_pixel(images: Tensor, name: str, severity: int) -> np.ndarray:
     """Brightness or saturation by Python's own HSV."""
     out = np.empty(images.shape)
@@ -371,13 +380,15 @@ def test_frost_has_the_statistics_of_the_photographs():
     assert 0.45 < neighbour < 0.65  # the photographs': 0.48 to 0.69
 
 
-def test_elastic_against_scipy():
+@pytest.mark.parametrize(("height", "width"), [(48, 48), (36, 60), (50, 36)])
+def test_elastic_against_scipy(height: int, width: int):
     """The affine map from its three points, then the displacement, both by map_coordinates."""
-    height, width, severity = 48, 48, 3
-    alpha, sigma, jitter = (share * 48 for share in digital.ELASTIC[severity - 1])
+    severity, side = 3, min(height, width)
+    alpha, sigma, jitter = (share * side for share in digital.ELASTIC[severity - 1])
     image = pictures(1, height, width).double() / 255
     random = np.random.RandomState(7)
-    points = np.array([[40.0, 40], [40, 8], [8, 8]])  # the centre 24 plus and minus 16, as (x, y)
+    third = side // 3
+    points = np.array([width / 2, height / 2]) + third * np.array([[1, 1], [1, -1], [-1, -1]])  # as (x, y)
     moved = points + random.uniform(-jitter, jitter, size=(3, 2))
     back = np.linalg.solve(np.c_[moved, np.ones(3)], points)
     y, x = np.mgrid[0:height, 0:width]
