@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
-from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, report
+from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, default_workers, report
 from mixmo.errors import UserError
 from mixmo.progress import Work, shown
 
@@ -205,3 +205,15 @@ def test_many_chunks_keep_their_order(tmp_path: Path, works: list[Work]):
         decoded = decode_all(samples * 3, 4, "my set")
     assert decoded.images[:, 0, 0, 1].tolist() == list(range(256)) * 3
     assert [(work.doing, work.done, work.total) for work in works] == [("decoding my set", 768, 768)]
+
+
+def test_one_worker_a_core(monkeypatch: pytest.MonkeyPatch):
+    """Of those that this process may use, where the system tells; at most 32."""
+    for cores, workers in ((1, 1), (5, 5), (64, 32)):
+        allowed = {0: set(range(cores))}  # by process; 0 is this one
+        monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
+        assert default_workers() == workers
+    monkeypatch.delattr(os, "sched_getaffinity")
+    for known, workers in ((3, 3), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda known=known: known)
+        assert default_workers() == workers
