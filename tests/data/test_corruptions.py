@@ -366,6 +366,21 @@ def test_plasma_sides():
     assert weather.plasma(2, 64, 2.0, draw).shape == (2, 64, 64)
 
 
+@pytest.mark.parametrize(
+    ("severity", "a", "b"), [(1, 1.0, 0.2), (2, 1.0, 0.3), (3, 0.9, 0.4), (4, 0.85, 0.4), (5, 0.75, 0.45)]
+)
+def test_frost_by_the_published_shares(severity: int, a: float, b: float):
+    """Of the image and of the pane, which is the same at every severity; the one of severity 4 is measured below."""
+
+    def frosted(x: Tensor, severity: int) -> Tensor:
+        return weather.frost(x, severity, Draw(seeded(), torch.device("cpu")))
+
+    image = torch.rand(20, 24, 40, 3, generator=seeded(1))
+    black = torch.zeros_like(image)
+    assert torch.allclose(frosted(image, severity) - frosted(black, severity), a * image, atol=1e-6)
+    assert torch.allclose(frosted(black, severity) / b, frosted(black, 4) / 0.4, atol=1e-6)
+
+
 def test_frost_has_the_statistics_of_the_photographs():
     """Over black, frost is b times the pane: its colours and contrasts are those measured on the photographs."""
     panes = corrupt(torch.zeros(400, 32, 32, 3, dtype=torch.uint8), "frost", 4, seeded()).double() / 0.4
