@@ -366,6 +366,21 @@ def test_plasma_sides():
     assert weather.plasma(2, 64, 2.0, draw).shape == (2, 64, 64)
 
 
+@pytest.mark.parametrize(("severity", "c"), [(1, 0.2), (2, 0.5), (3, 0.75), (4, 1.0), (5, 1.5)])
+def test_fog_keeps_the_brightest_value(severity: int, c: float):
+    """(x + c cloud) m / (m + c), m being the largest value of x: the same cloud is found in images of any m."""
+
+    def cloud(m: float) -> Tensor:
+        x = torch.rand(3, 24, 40, 3, generator=seeded(1)) * m
+        x[:, 0, 0] = m
+        return (weather.fog(x, severity, Draw(seeded(), torch.device("cpu"))) * (m + c) / m - x) / c
+
+    first = cloud(1.0)
+    assert first.amin() >= -1e-5
+    assert 0.9 < first.amax() <= 1 + 1e-5
+    assert torch.allclose(cloud(0.3), first, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("severity", "a", "b"), [(1, 1.0, 0.2), (2, 1.0, 0.3), (3, 0.9, 0.4), (4, 0.85, 0.4), (5, 0.75, 0.45)]
 )
