@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -75,13 +76,18 @@ def test_a_part_that_takes_longer_is_a_measure_too(monkeypatch: pytest.MonkeyPat
         assert work.left() == "0:20 left"
         clock.now += 20  # 40 s, and two are done at best
         assert work.left() == "1:20 left"
+        work.advance()
+        clock.now += 30  # 10 s longer than the two before took on average
+        assert work.left() == "0:30 left"  # two of 25 s, less the usual 20 s of the first
 
 
 def test_work_whose_length_is_not_known(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    clock = Clock(monkeypatch)
-    with shown(), Work("compiling") as work:
+    clock, doing = Clock(monkeypatch), "compiling " + "x" * 100
+    work = Work(doing)
+    clock.now += 1000  # it has not begun
+    with shown(), work:
         clock.wait(work.board, 80)
-    assert capsys.readouterr().err.splitlines() == ["compiling: 0:10 so far", "compiling: 1:10 so far"]
+    assert capsys.readouterr().err.splitlines() == [f"{doing}: 0:10 so far", f"{doing}: 1:10 so far"]
 
 
 def test_work_within_work_is_told_after_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -138,9 +144,10 @@ def test_nobody_asked(asked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread))
     with shown(asked), Work("scoring") as work:
         assert (work.board is not None) == asked
-    with shown(), shown(asked), Work("scoring"):
+    with shown(), shown(asked), Work("scoring"), Work("predicting"):
         pass
-    assert len(started) == (2 if asked else 0)
+    assert len(started) == (2 if asked else 0)  # one looks at all works
+    assert all(thread.daemon for thread in started)  # and keeps nobody from ending
     list(track(range(3), "scoring"))
     assert len(started) == (2 if asked else 0)
     assert capsys.readouterr() == ("", "")
@@ -160,7 +167,11 @@ def test_a_process_does_not_begin_amid_a_line():
     writing.wait()
     child = os.fork()
     if child == 0:
-        os._exit(0 if progress._lock.acquire(blocking=False) else 1)
+        free = list[bool]()
+        looking = threading.Thread(target=lambda: free.append(progress._lock.acquire(timeout=5)))
+        looking.start()
+        looking.join()
+        os._exit(0 if free == [True] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     thread.join()
 
@@ -170,8 +181,11 @@ def test_a_step_that_takes_long_is_told_meanwhile(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(progress, "FIRST", 0.05)
     monkeypatch.setattr(progress, "SHORT", 0.0)
     monkeypatch.setattr(progress, "TICK", 0.01)
-    with shown(), Work("exporting"), redirect_stderr(io.StringIO()) as void:
-        time.sleep(0.3)
+    with shown():
+        with Work("reading"):
+            pass  # after which others are told of as well
+        with Work("exporting"), redirect_stderr(io.StringIO()) as void:
+            time.sleep(0.3)
     assert capsys.readouterr().err == "exporting: 0:00 so far\n"
     assert void.getvalue() == ""
 
@@ -187,7 +201,71 @@ def test_work_that_nobody_ends_is_not_shown_for_ever(monkeypatch: pytest.MonkeyP
         assert len(board.works) == 1
     clock.wait(board, 20)
     assert board.works == []
+    assert board.ended.is_set()  # nobody looks any more
     items.close()  # type: ignore[attr-defined]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """What it shows: the cursor goes back, lines are erased and written over."""
+        lines, row, column = [""], 0, 0
+        for up, erase, other, letter in re.findall(
+            r"\x1b\[(?:(\d+)A|(2K)|(\??[\d;]*[a-zA-Z]))|([^\x1b])", self.getvalue()
+        ):
+            row -= int(up or 0)
+            if letter == "\n":
+                row, column = row + 1, 0
+                lines += [""] * (row == len(lines))
+            elif letter == "\r":
+                column = 0
+            elif erase:
+                lines[row] = ""
+            elif not up and not other:
+                lines[row] = lines[row][:column].ljust(column) + letter + lines[row][column + 1 :]
+                column += 1
+        return "\n".join(line.rstrip() for line in lines).rstrip().splitlines()
+
+
+def test_what_a_terminal_shows(monkeypatch: pytest.MonkeyPatch):
+    clock, terminal = Clock(monkeypatch), Terminal()
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "80"), ("NO_COLOR", "1")):  # what is not done stays empty
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with shown():
+        with Work("compiling"), Work("scoring", 40) as work:
+            assert work.board is not None
+            clock.now += 0.75
+            work.board.tick()
+            assert terminal.lines() == []
+            clock.now += 0.25
+            work.advance(10)
+            work.board.tick()
+            first, second = terminal.lines()
+            assert re.fullmatch("compiling [━╸╺ ]{30} 0:01 so far", first)
+            assert second == "scoring   " + "━" * 7 + "╸" + 22 * " " + " 10 of 40  0:03 left"
+            print("a row, ", end="")
+            work.board.tick()
+            assert terminal.lines() == ["a row,"]  # no bar behind it
+            sys.stdout.write("its end\n")
+            work.board.tick()
+            print("an error", file=sys.stderr, flush=True)
+            assert terminal.lines() == (said := ["a row, its end", "an error"])
+            work.board.tick()
+            work.board.say("a line")
+            work.board.tick()
+            assert [terminal.lines()[place] for place in (0, 1, 2, 4)] == [*said, "a line", second]
+        assert terminal.lines() == [*said, "a line"]
+        assert sys.stdout is sys.stderr is terminal
+        monkeypatch.setattr(sys, "stdout", io.StringIO())  # what goes elsewhere does not keep a bar away
+        with Work("exporting to " + "x" * 100) as work:
+            print("half a row", end="")
+            clock.wait(work.board, 1)
+            assert len(terminal.lines()) == 4  # a bar is never longer than its line
+            assert terminal.lines()[3].startswith("exporting ")
 
 
 @pytest.mark.parametrize("piped", [True, False])

@@ -176,7 +176,6 @@ class Board:
             self.erase()
             for above in self.above:
                 above.remove()
-            self.above = []
 
     def watch(self, ended: threading.Event) -> None:
         while not ended.wait(TICK):
@@ -205,7 +204,6 @@ class Board:
     def say(self, text: str) -> None:
         """A line at once."""
         with self.lock:
-            self.erase()
             self.console.print(Text(text), soft_wrap=True)
             self.next = time.monotonic() + EVERY
 
@@ -219,7 +217,7 @@ class Board:
         for column in ("what", "bar", "tail"):
             grid.add_column(column, no_wrap=True)
         for work in self.told():
-            bar = ProgressBar(total=work.total, completed=work.done, pulse=work.total is None, width=30)
+            bar = ProgressBar(total=work.total, completed=work.done, width=30)  # it pulses where there is no total
             grid.add_row(Text(work.what()), bar, Text(work.tail()))
         return grid
 

@@ -67,6 +67,7 @@ def test_built_once_and_mapped_afterwards(tmp_path: Path):
     assert build.times == 1
     assert same(first)
     assert same(second)
+    assert isinstance(first.images, np.memmap)  # what was built leaves the memory
     assert isinstance(second.images, np.memmap)
     assert folders(tmp_path) == ["train-aa"]
     with warnings.catch_warnings():
@@ -113,11 +114,23 @@ def test_positions_that_cannot_be_are_rebuilt(tmp_path: Path, kept: list[int]):
     assert build.times == 2
 
 
-def test_images_of_another_size_are_rebuilt(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("images.npy", IMAGES[:, :2]),
+        ("images.npy", IMAGES[..., 0]),
+        ("images.npy", IMAGES.astype(np.float32)),
+        ("images.npy", np.uint8(3)),
+        ("kept.npy", np.array([0, 1, 2, 4], np.int64)),
+        ("kept.npy", np.array([0, 1, 2, 4, 7], np.int32)),
+    ],
+)
+def test_arrays_of_another_kind_are_rebuilt(tmp_path: Path, name: str, array: np.ndarray):
     build = Builder()
     cached(tmp_path, "train", "aa", SHAPE, build)
-    np.save(tmp_path / ".mixmo-cache" / "train-aa" / "images.npy", IMAGES[:, :2])
+    np.save(tmp_path / ".mixmo-cache" / "train-aa" / name, array)
     assert same(cached(tmp_path, "train", "aa", SHAPE, build))
+    assert build.times == 2
     assert build.times == 2
 
 
@@ -197,6 +210,11 @@ def test_fingerprint(tmp_path: Path):
     resized = fingerprint(here, samples)
     (here / "b").unlink()
     assert len({stamp, touched, resized, fingerprint(here, samples)}) == 4
+    absent = [Sample(str(here / os.fsdecode(name)), "x") for name in (b"absent", b"\xff")]  # a name that is no UTF-8
+    lists = ([], absent[:1], absent[1:], absent, absent[::-1])
+    assert len({fingerprint(here, listed) for listed in lists}) == 5
+    Path(absent[1].path).touch()
+    assert fingerprint(here, absent[1:]) not in {fingerprint(here, listed) for listed in ([], absent[:1])}
 
 
 def test_another_version_is_another_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -41,6 +41,8 @@ def test_pixels_against_a_plain_loop(tmp_path: Path, layout: cifar.Layout, keys:
     folder = write(tmp_path, layout, keys)
     dataset = cifar.read(tmp_path, layout)
     assert dataset.classes == tuple(f"class {i}" for i in range(layout.classes))
+    assert dataset.mean == pytest.approx((0.4914, 0.482158, 0.446531), abs=2e-4)  # that of CIFAR-10, for both
+    assert dataset.std == (0.2023, 0.1994, 0.2010)
     for split, names in ((dataset.train, layout.train), (dataset.test, layout.test)):
         batches = [pickle.loads((folder / name).read_bytes()) for name in names]
         rows = np.concatenate([batch[b"data" if keys is bytes else "data"] for batch in batches])
@@ -89,7 +91,7 @@ LABELS = list(range(10))
         ("data_batch_2", {"data": PIXELS[:, :3071], "labels": LABELS}, "and is uint8 (10, 3071)"),
         ("test_batch", {"data": PIXELS}, "'labels' should be a list of 10 integers"),
         ("test_batch", {"data": PIXELS, "labels": LABELS[:9]}, "'labels' should be a list of 10 integers"),
-        ("test_batch", {"data": PIXELS, "labels": [0.5] * 10}, "'labels' should be a list of 10 integers"),
+        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 9.5]}, "'labels' should be a list of 10 integers"),
         ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 10]}, "should lie in 0..9 and reach from 0 to 10"),
         ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], -1]}, "should lie in 0..9 and reach from -1 to 8"),
         ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 0]}, "have 0 to 2 images, not as many each"),
@@ -140,7 +142,9 @@ def test_wrong_checksum(tmp_path: Path):
         cifar.read(tmp_path, layout)
         change(batch)
         dump(folder / name, batch)
-        with pytest.raises(UserError, match=rf"{name} is not as published.*by their checksum; delete .* fetches it"):
+        what = "class names" if name == "batches.meta" else "images or labels"
+        says = rf"{name} is not as published: its {what} are others, by their checksum; delete .* fetches it"
+        with pytest.raises(UserError, match=says):
             cifar.read(tmp_path, layout)
         altered = hashlib.md5((folder / name).read_bytes()).hexdigest()
         part = next(p for p in ("train", "test", "meta") if name in getattr(layout, p))

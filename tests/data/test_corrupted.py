@@ -47,9 +47,9 @@ def test_some_severities(four: Path):
     assert cells[3].split.images[:, 7, 9, 2].tolist() == [100 + n for n in range(15, 20)]
 
 
-@pytest.mark.parametrize("text", ["", "1 2 3 6", "1 3 2 5", "1 1 2 3", "one", "1,2,3,5"])
+@pytest.mark.parametrize("text", ["", "1 2 3 6", "1 3 2 5", "1 1 2 3", "one", "1,2,3,5", "1\ufffd"])
 def test_bad_severities(folder: Path, text: str):
-    (folder / "severities.txt").write_text(text)
+    (folder / "severities.txt").write_bytes(text.replace("\ufffd", "\xff").encode("latin1"))  # which is no UTF-8
     with pytest.raises(UserError) as caught:
         corrupted(folder)
     assert f"{folder / 'severities.txt'} should list the severities in the files, such as '1 3 5'" in str(caught.value)
@@ -62,7 +62,9 @@ def test_files_are_mapped_and_not_read(tmp_path: Path):
     for name in COMMON + EXTRA:
         np.lib.format.open_memmap(tmp_path / f"{name}.npy", "w+", np.uint8, (50_000, 32, 32, 3))
     splits = [(cell.name, cell.severity, cell.split.images.shape) for cell in corrupted(tmp_path)]
-    assert len(splits) == 19 * 5
+    assert [(name, severity) for name, severity, _ in splits] == [
+        (name, severity) for name in sorted(COMMON + EXTRA) for severity in range(1, 6)
+    ]
     assert {shape for _, _, shape in splits} == {(10_000, 32, 32, 3)}
 
 

@@ -231,6 +231,15 @@ def test_jpeg_is_pil(severity: int, quality: int):
         assert np.array_equal(ours.numpy(), np.asarray(Image.open(file)))
 
 
+def test_the_box_is_pil_at_every_size():
+    """Smaller and larger; which pixels are under a new one is a matter of rounding where their rims coincide."""
+    for size in range(8, 33):
+        pixels = Image.fromarray(np.eye(size, dtype=np.float32))
+        for to in range(1, 33):
+            theirs = np.asarray(pixels.resize((size, to), Image.Resampling.BOX))
+            assert np.allclose(separable.box_matrix(size, to), theirs, atol=1e-6), (size, to)
+
+
 def by_pixel(images: Tensor, name: str, severity: int) -> np.ndarray:
     """Brightness or saturation by Python's own HSV."""
     out = np.empty(images.shape)
@@ -252,6 +261,7 @@ def test_hsv_against_colorsys(name: str, severity: int):
     images = torch.randint(0, 256, (1, 16, 16, 3), generator=seeded(), dtype=torch.uint8)
     images[0, 0] = torch.arange(0, 256, 17, dtype=torch.uint8)[:, None]  # greys, black and white included
     images[0, 1, :3] = torch.tensor([[255, 0, 0], [0, 9, 0], [7, 7, 255]], dtype=torch.uint8)
+    images[0, 1, 3:6] = torch.tensor([[1, 0, 0], [0, 1, 1], [100, 100, 101]], dtype=torch.uint8)  # nearly black or grey
     ours = corrupt(images, name, severity, seeded()).numpy()
     assert (by_pixel(images, name, severity) - ours).max() < 1.001
     assert (by_pixel(images, name, severity) - ours).min() > -0.01
@@ -356,6 +366,36 @@ def test_plasma_sides():
     assert weather.plasma(2, 64, 2.0, draw).shape == (2, 64, 64)
 
 
+@pytest.mark.parametrize(("severity", "c"), [(1, 0.2), (2, 0.5), (3, 0.75), (4, 1.0), (5, 1.5)])
+def test_fog_keeps_the_brightest_value(severity: int, c: float):
+    """(x + c cloud) m / (m + c), m being the largest value of x: the same cloud is found in images of any m."""
+
+    def cloud(m: float) -> Tensor:
+        x = torch.rand(3, 24, 40, 3, generator=seeded(1)) * m
+        x[:, 0, 0] = m
+        return (weather.fog(x, severity, Draw(seeded(), torch.device("cpu"))) * (m + c) / m - x) / c
+
+    first = cloud(1.0)
+    assert first.amin() >= -1e-5
+    assert 0.9 < first.amax() <= 1 + 1e-5
+    assert torch.allclose(cloud(0.3), first, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("severity", "a", "b"), [(1, 1.0, 0.2), (2, 1.0, 0.3), (3, 0.9, 0.4), (4, 0.85, 0.4), (5, 0.75, 0.45)]
+)
+def test_frost_by_the_published_shares(severity: int, a: float, b: float):
+    """Of the image and of the pane, which is the same at every severity; the one of severity 4 is measured below."""
+
+    def frosted(x: Tensor, severity: int) -> Tensor:
+        return weather.frost(x, severity, Draw(seeded(), torch.device("cpu")))
+
+    image = torch.rand(20, 24, 40, 3, generator=seeded(1))
+    black = torch.zeros_like(image)
+    assert torch.allclose(frosted(image, severity) - frosted(black, severity), a * image, atol=1e-6)
+    assert torch.allclose(frosted(black, severity) / b, frosted(black, 4) / 0.4, atol=1e-6)
+
+
 def test_frost_has_the_statistics_of_the_photographs():
     """Over black, frost is b times the pane: its colours and contrasts are those measured on the photographs."""
     panes = corrupt(torch.zeros(400, 32, 32, 3, dtype=torch.uint8), "frost", 4, seeded()).double() / 0.4
@@ -370,13 +410,15 @@ def test_frost_has_the_statistics_of_the_photographs():
     assert 0.45 < neighbour < 0.65  # the photographs': 0.48 to 0.69
 
 
-def test_elastic_against_scipy():
+@pytest.mark.parametrize(("height", "width"), [(48, 48), (36, 60), (50, 36)])
+def test_elastic_against_scipy(height: int, width: int):
     """The affine map from its three points, then the displacement, both by map_coordinates."""
-    height, width, severity = 48, 48, 3
-    alpha, sigma, jitter = (share * 48 for share in digital.ELASTIC[severity - 1])
+    severity, side = 3, min(height, width)
+    alpha, sigma, jitter = (share * side for share in digital.ELASTIC[severity - 1])
     image = pictures(1, height, width).double() / 255
     random = np.random.RandomState(7)
-    points = np.array([[40.0, 40], [40, 8], [8, 8]])  # the centre 24 plus and minus 16, as (x, y)
+    third = side // 3
+    points = np.array([width / 2, height / 2]) + third * np.array([[1, 1], [1, -1], [-1, -1]])  # as (x, y)
     moved = points + random.uniform(-jitter, jitter, size=(3, 2))
     back = np.linalg.solve(np.c_[moved, np.ones(3)], points)
     y, x = np.mgrid[0:height, 0:width]
@@ -476,6 +518,7 @@ def test_not_images(images: Tensor):
         corrupt(images, "fog", 1, seeded())
 
 
-def test_too_small():
+@pytest.mark.parametrize("size", [(7, 32), (32, 7)])
+def test_too_small(size: tuple[int, int]):
     with pytest.raises(UserError, match="at least 8 pixels a side"):
-        corrupt(torch.zeros(1, 32, 7, 3).byte(), "fog", 1, seeded())
+        corrupt(torch.zeros(1, *size, 3).byte(), "fog", 1, seeded())

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
-from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, report
+from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, default_workers, report
 from mixmo.errors import UserError
+from mixmo.progress import Work, shown
 
 RED = (200, 30, 40)
 
@@ -75,6 +76,17 @@ def test_a_large_jpeg_is_close_to_a_full_decode(tmp_path: Path):
     assert np.abs(decode(str(path), 32) - full).mean() < 2
 
 
+@pytest.mark.parametrize("shape", [(256, 256), (256, 512), (512, 256)])
+def test_a_large_jpeg_is_decoded_at_a_fraction(tmp_path: Path, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
+    """Its shorter side to twice the size: more takes longer, less would be blurred."""
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", shape, RED).save(path, quality=95)
+    sides, resize = list[int](), Image.Image.resize
+    monkeypatch.setattr(Image.Image, "resize", lambda image, *to: sides.append(min(image.size)) or resize(image, *to))
+    assert np.abs(decode(str(path), 32).astype(int) - RED).max() <= 4
+    assert sides == [64]
+
+
 @pytest.mark.parametrize(
     ("mode", "extension", "colour", "expected"),
     [
@@ -87,6 +99,8 @@ def test_a_large_jpeg_is_close_to_a_full_decode(tmp_path: Path):
         ("CMYK", "tif", (0, 255, 255, 0), (255, 0, 0)),
         ("I;16", "png", 70 * 257, (70, 70, 70)),
         ("I;16", "pgm", 70 * 257, (70, 70, 70)),
+        ("I;16B", "tif", 70 * 257, (70, 70, 70)),
+        ("L", "pgm", 70, (70, 70, 70)),
         ("RGB", "bmp", RED, RED),
         ("RGB", "webp", (0, 0, 0), (0, 0, 0)),
     ],
@@ -136,7 +150,7 @@ def test_damaged_metadata_do_not_make_an_image_unreadable(tmp_path: Path):
 
 
 def bad_files(folder: Path) -> list[Path]:
-    """A truncated JPEG, a truncated PNG, a text, an empty file, no file, a folder and 32-bit pixels without a range."""
+    """A truncated JPEG, a truncated PNG, a text, an empty file, no file, a folder; 32-bit pixels (no known range)."""
     pixels = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
     for name in ("cut.jpg", "cut.png"):
         Image.fromarray(pixels).save(folder / name)
@@ -144,8 +158,11 @@ def bad_files(folder: Path) -> list[Path]:
     (folder / "text.jpg").write_text("not an image")
     (folder / "empty.jpg").touch()
     (folder / "folder.jpg").mkdir()
-    Image.fromarray(np.zeros((8, 8), np.float32)).save(folder / "float.tif")
-    return [folder / name for name in "cut.jpg cut.png text.jpg empty.jpg absent.jpg folder.jpg float.tif".split()]  # noqa: SIM905
+    names = ["cut.jpg", "cut.png", "text.jpg", "empty.jpg", "absent.jpg", "folder.jpg"]
+    for name, kind in (("float.tif", np.float32), ("whole.tif", np.int32)):
+        Image.fromarray(np.zeros((8, 8), kind)).save(folder / name)
+        names.append(name)
+    return [folder / name for name in names]
 
 
 def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path):
@@ -162,9 +179,9 @@ def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path):
         report(samples, decoded.kept, "my set")
     assert len(caught) == 1
     message = str(caught[0].message)
-    assert message.startswith("7 of the 14 images of my set cannot be read and are skipped: ")
+    assert message.startswith("8 of the 16 images of my set cannot be read and are skipped: ")
     assert message.endswith(", ...")
-    assert [str(path) in message for path in bad] == [True] * 5 + [False] * 2
+    assert [str(path) in message for path in bad] == [True] * 5 + [False] * 3
 
 
 def test_nothing_readable_is_an_error(tmp_path: Path):
@@ -179,10 +196,24 @@ def test_all_readable_says_nothing():
         report([Sample("a", "x")], np.arange(1), "my set")
 
 
-def test_many_chunks_keep_their_order(tmp_path: Path):
+def test_many_chunks_keep_their_order(tmp_path: Path, works: list[Work]):
     samples = []
     for value in range(256):
         Image.new("L", (4, 4), value).save(tmp_path / f"{value}.png")
         samples.append(Sample(str(tmp_path / f"{value}.png"), "x"))
-    decoded = decode_all(samples * 3, 4, "my set")
+    with shown():
+        decoded = decode_all(samples * 3, 4, "my set")
     assert decoded.images[:, 0, 0, 1].tolist() == list(range(256)) * 3
+    assert [(work.doing, work.done, work.total) for work in works] == [("decoding my set", 768, 768)]
+
+
+def test_one_worker_a_core(monkeypatch: pytest.MonkeyPatch):
+    """Of those that this process may use, where the system tells; at most 32."""
+    for cores, workers in ((1, 1), (5, 5), (64, 32)):
+        allowed = {0: set(range(cores))}  # by process; 0 is this one
+        monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
+        assert default_workers() == workers
+    monkeypatch.delattr(os, "sched_getaffinity")
+    for known, workers in ((3, 3), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda known=known: known)
+        assert default_workers() == workers

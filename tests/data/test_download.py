@@ -47,6 +47,8 @@ class Server(ThreadingHTTPServer):
     cut_after: int | None = None  # bytes of a body after which the connection is closed
     cuts = 0  # how many times
     ranges_honoured = True
+    whole_range = False  # a range is answered by that of the whole file
+    silence = 0.0  # seconds before it answers at all
     chunked = False
     length: str | None = None  # what it says of the body's length instead of the truth
     endless = False  # the body never ends
@@ -57,6 +59,9 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[str | None] = []
 
+    def handle_error(self, *_: object) -> None:
+        """Whoever asked has gone."""
+
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
@@ -66,6 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         server, body, start = self.server, self.server.content, 0
         wanted = self.headers.get("Range")
         server.asked.append(wanted)
+        time.sleep(server.silence)
         if server.status != 200:
             self.send_error(server.status)
             return
@@ -94,6 +100,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
+            start = 0 if server.whole_range else start
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
         else:
@@ -272,6 +279,20 @@ def test_a_server_without_ranges_starts_again(server: Server, tmp_path: Path):
     server.ranges_honoured, server.cut_after, server.cuts = False, 1_000, 1
     get("cifar10", tmp_path)
     assert unpacked(tmp_path)
+
+
+def test_another_range_than_was_asked_for_is_not_appended(server: Server, tmp_path: Path):
+    server.whole_range, server.cut_after, server.cuts = True, 1_000, 1
+    get("cifar10", tmp_path)
+    assert unpacked(tmp_path)
+    assert server.asked == [None, "bytes=1000-"]
+
+
+def test_a_server_that_does_not_answer_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(download, "TIMEOUT", 0.05)
+    server.silence = 2.0
+    refused(tmp_path, f"nearly stood still {download.TRIES} times", "by hand")
+    assert len(server.asked) == download.TRIES
 
 
 def test_a_complete_part(server: Server, tmp_path: Path):

@@ -67,11 +67,21 @@ def test_progress_is_the_place_in_the_archive(tmp_path: Path, kind: str, works: 
 @every_kind
 @pytest.mark.parametrize("folders", [{}, {"set/": b"", "set/deep/": b""}], ids=["files", "folders"])
 def test_unpacked(tmp_path: Path, kind: str, folders: Members):
-    """Also where the archive names its folders, as the real ones do."""
-    unpack(MAKERS[kind](tmp_path / kind, folders | GOOD), tmp_path / "set", 10, 1000)
+    """Also where the archive names its folders, as the real ones do; exactly as much as is allowed."""
+    unpack(MAKERS[kind](tmp_path / kind, folders | GOOD), tmp_path / "set", len(folders | GOOD), len(b"alphabeta"))
     assert (tmp_path / "set/a.txt").read_text() == "alpha"
     assert (tmp_path / "set/deep/b.txt").read_text() == "beta"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([kind, "set"])
+
+
+def test_nobody_gets_rights_from_an_archive(tmp_path: Path):
+    """Neither to run a file as its owner nor, where others have an account, to write to it."""
+    entry = tarfile.TarInfo("set/a.txt")
+    entry.mode = 0o6777
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        file.addfile(entry)
+    unpack(tmp_path / "a.tar", tmp_path / "set", 1, 0)
+    assert (tmp_path / "set" / "a.txt").stat().st_mode & 0o6022 == 0
 
 
 @every_kind

@@ -8,7 +8,7 @@ from PIL import Image
 from mixmo.data import folder as module
 from mixmo.data import load, stream
 from mixmo.data.decode import Sample, SkippedImages
-from mixmo.data.folder import in_class_folders, in_csv
+from mixmo.data.folder import image_files, in_class_folders, in_csv
 from mixmo.errors import UserError
 from mixmo.types import Dataset
 
@@ -49,6 +49,17 @@ def test_class_folders(root: Path):
     assert dataset.std == (0.229, 0.224, 0.225)
 
 
+def test_the_order_is_not_that_of_the_disk(tmp_path: Path):
+    """Folder by folder, so that the first is there at once; of a data set, by the whole path."""
+    folders = ["a.png", "b.png", "c.JPG", "d.gif", "a/2.png", "a/3.png", "c/0.png", "c/1.png", "c/b/0.png", "d/0.png"]
+    paths = ["a.png", "a/2.png", "a/3.png", "b.png", "c.JPG", "c/0.png", "c/1.png", "c/b/0.png", "d.gif", "d/0.png"]
+    for name in (*folders[::-1], ".b.png", "c/notes.txt"):
+        (tmp_path / "x" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "x" / name).touch()
+    assert list(image_files(tmp_path / "x")) == [str(tmp_path / "x" / name) for name in folders]
+    assert in_class_folders(tmp_path) == [Sample(str(tmp_path / "x" / name), "x") for name in paths]
+
+
 def test_second_start_reads_the_cache(root: Path, monkeypatch: pytest.MonkeyPatch):
     first = folder(root, 8)
     monkeypatch.setattr(stream, "decode_all", None)  # would raise if called
@@ -80,8 +91,8 @@ def test_csv(root: Path):
     (root / "train").rename(root / "images")
     lines = [f"images/{label}/{name},{label}" for label in COLOURS for name in ("a.png", "b.JPEG", "deep/er/c.jpg")]
     (root / "train.csv").write_text("\n".join(["path,label", *lines]))
-    absolute = [f'{number},"{root}/val/{label}/a.webp",{label}' for number, label in enumerate(COLOURS)]
-    (root / "test.csv").write_text("\n".join(["\ufeffnumber,path,label", *absolute]), encoding="utf-8")
+    absolute = [f'"{root}/val/{label}/a.webp",{number},{label}' for number, label in enumerate(COLOURS)]
+    (root / "test.csv").write_text("\n".join(["\ufeffpath,number,label", *absolute]), encoding="utf-8")
     (root / "val").rename(root / "elsewhere")
     with pytest.raises(UserError, match="none of the 3 images of test-8"):
         folder(root, 8)
@@ -151,6 +162,10 @@ def test_a_class_only_in_the_test_images(root: Path):
     with pytest.raises(UserError, match="classes that its train images lack: 'pink'; add train images") as caught:
         folder(root, 8)
     assert str(root) in str(caught.value)
+    for label in "gfedcba":
+        write(root / "val" / label / "a.png", "red")
+    with pytest.raises(UserError, match="train images lack: 'a', 'b', 'c', 'd', 'e'; add"):
+        folder(root, 8)
 
 
 def test_labels_that_look_alike_are_told_by_their_characters(root: Path):

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mixmo import UserError, data
+from mixmo import UserError, data, memory
 from mixmo.data import decode, stream
 from mixmo.data.decode import SkippedImages
 from mixmo.data.stream import NOTHING, Files, room
@@ -111,7 +111,7 @@ def test_an_unreadable_image_is_replaced_by_the_next_of_its_class(root: Path, wo
     (root / "train" / "cat" / "2.png").write_bytes(b"not an image")
     (root / "train" / "cat" / "3.png").unlink()
     (root / "train" / "dog" / "6.png").write_bytes(b"")
-    with pytest.warns(SkippedImages, match=r"3 images of train-12 .* replaced .*cat/2.png.*cat/3.png.*dog/6.png"):
+    with pytest.warns(SkippedImages, match=r"3 images of train-12 .* replaced .*cat/2.png.*cat/3.png.*dog/6.png$"):
         first = read(images, [[1, 2, 3], [13]])
     assert torch.equal(first[0].resident, whole[[1, 4, 4]])
     assert torch.equal(first[1].resident, whole[[7]]), "the last of a class is followed by the first"
@@ -120,6 +120,25 @@ def test_an_unreadable_image_is_replaced_by_the_next_of_its_class(root: Path, wo
         warnings.simplefilter("error")  # told once
         again = read(images, [[1, 2, 3], [13]])
     assert all(torch.equal(a.resident, b.resident) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("tries", [2, 10])
+def test_replacements_are_those_of_a_plain_loop(root: Path, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "TRIES", tries)
+    whole, images = load(root, False).train.resident.clone(), files(root)
+    broken = {0, 2, 3, 4, 8, 9, 10, 11, 12, 13}  # of the dogs, which begin at 7, only the first is left
+    for number in broken:
+        Path(images.samples[number].path).write_bytes(b"not an image")
+    expected = torch.zeros_like(whole)  # black
+    for number in range(14):
+        first = number // 7 * 7
+        others = [first + (number - first + step) % 7 for step in range(tries + 1)]
+        whole_ones = [other for other in others if other not in broken]
+        if whole_ones:
+            expected[number] = whole[whole_ones[0]]
+    with pytest.warns(SkippedImages, match=r"10 images of train-12 .*cat/0.png.*dog/1.png, \.\.\.$"):
+        (pool,) = read(images, [list(range(14))])
+    assert torch.equal(pool.resident, expected)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -141,21 +160,24 @@ def test_an_unreadable_image_is_not_scored(root: Path, workers: int, count: int)
 
 def test_an_image_that_can_be_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A permission, or a disk that is back, changes neither size nor time of a file: the cache must not outlive it."""
-    whole, refused = load(root, False).test, str(root / "val" / "cat" / "1.png")
+    whole, refused = load(root, False).test, [str(root / "val" / name) for name in ("cat/1.png", "dog/0.png")]
     shutil.rmtree(root / ".mixmo-cache")
     original = decode.decode
 
     def fails(path: str, size: int) -> np.ndarray:
-        if path == refused:
+        if path in refused:
             raise PermissionError(13, "Permission denied")
         return original(path, size)
 
     monkeypatch.setattr(decode, "decode", fails)
     monkeypatch.setattr(stream, "decode", fails)
     for _ in range(2):
-        with pytest.warns(SkippedImages, match="1 of the 6 images"):
-            assert len(load(root, False).test.labels) == 5
-    monkeypatch.undo()
+        with pytest.warns(SkippedImages, match="2 of the 6 images"):
+            assert load(root, False).test.labels.tolist() == [0, 0, 1, 1]
+    del refused[1]
+    with pytest.warns(SkippedImages, match="1 of the 6 images"):
+        assert load(root, False).test.labels.tolist() == [0, 0, 1, 1, 1]
+    del refused[0]
     assert torch.equal(load(root, False).test.resident, whole.resident)
 
 
@@ -212,8 +234,12 @@ def test_the_choice_is_by_size(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert kinds(0) == (False, False)
 
 
-def test_room_is_a_part_of_the_memory() -> None:
+def test_room_is_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < room(torch.device("cpu")) < 2**50
+    monkeypatch.setattr(memory, "free", lambda: 1001)
+    assert room(torch.device("cpu")) == 500
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (801, 2000))
+    assert room(torch.device("cuda")) == 400
 
 
 def test_streamed_images_where_they_must_be_in_memory(root: Path) -> None:

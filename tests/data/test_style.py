@@ -49,8 +49,8 @@ def test_the_readme_says_what_it_is(tmp_path: Path):
     for phrase in (
         "This is NOT CIFAR-100-C",
         "with seed 7",
+        "the 5 test images of cifar100 under 19 corruptions of severity 4.",
         f"mixmo {style.mixmo.__version__}",
-        "severity 4",
         "Frost is",
     ):
         assert phrase in text
@@ -126,6 +126,11 @@ def test_not_a_folder(tmp_path: Path):
 def test_no_such_severity(tmp_path: Path, severities: list[int]):
     with pytest.raises(UserError, match="take some of 1, 2, 3, 4, 5"):
         write_style("cifar100", tmp_path, severities=severities)
+
+
+def test_no_such_seed(tmp_path: Path):
+    with pytest.raises(UserError, match="seed = -1; it cannot be negative"):
+        write_style("cifar100", tmp_path, seed=-1)
 
 
 def test_other_data_sets(tmp_path: Path):

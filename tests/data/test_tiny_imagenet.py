@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
     lines = [f"val_{index}.JPEG\t{wnid}\t0\t32\t44\t62" for index, wnid in enumerate(WNIDS)]
     (folder / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
     (folder / "wnids.txt").write_text("\n".join(WNIDS))
-    (folder / "words.txt").write_text("n00\tentity\nn01\tgoldfish, Carassius auratus\nn02\tbullfrog\nn10\tox, cattle\n")
+    (folder / "words.txt").write_text("n00\tentity\nn01\tgoldfish, Carassius\nn02\tbullfrog\n\nn10\tox, cattle\n")
     return tmp_path
 
 

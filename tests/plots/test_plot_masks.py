@@ -78,6 +78,25 @@ def test_curves_by_formula(reference: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(at, theirs[:, 0], atol=2e-4)
 
 
+def test_the_curve_in_use_is_marked() -> None:
+    """Each line is its curve, from end to end; r = 3 is drawn thicker and over the others, which are alike."""
+    axes = weights.draw().axes[0]
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["$r = 1$", "$r = 2$", "$r = 3$", "$r = 4$", "$r = 10$", r"$r \to \infty$"]
+    kappa, by_root = weights.curves()
+    assert (kappa[0], kappa[-1]) == (0, 1)
+    *lines, middle = axes.lines
+    for line, curve in zip(lines, by_root.values(), strict=True):
+        np.testing.assert_array_equal(line.get_xydata(), torch.stack((kappa, curve), 1))
+    assert [line.get_color() for line in lines] == list(weights.SHADES)
+    assert middle.get_xdata() == [0.5, 0.5]
+    assert {(line.get_linewidth(), line.get_zorder()) for line in lines if line is not lines[2]} == {(1.4, 3)}
+    assert lines[2].get_linewidth() > 1.4
+    assert lines[2].get_zorder() > 3 > middle.get_zorder()
+    assert (axes.get_xlim(), axes.get_ylim()) == ((0, 1), (0, 2))
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "0.25", "0.5", "0.75", "1"]
+
+
 def test_the_page_names_every_mask_and_its_area() -> None:
     """The table of realised areas in docs/masks.md, drawn again."""
     page = PAGE.read_text()

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 
-from mixmo.analysis import columns
+from mixmo.analysis import columns, encoder_norms
+from mixmo.evaluation import load_network
 from mixmo.plots import dynamics, filters
+from mixmo.plots.style import COLOURS
 from mixmo.runs import Run
 
 
@@ -48,8 +51,30 @@ def test_channels_by_owner(members: int) -> None:
 
 
 def test_bars_are_the_norms(runs: list[Run]) -> None:
+    """The bars of a channel stand side by side around its place, each in its member's colour."""
     figure = filters.draw(runs)
+    for axes, run in zip(figure.axes, runs, strict=True):
+        norms_MC = encoder_norms(load_network(run, "last"))
+        norms_MC = norms_MC[:, filters.by_owner(norms_MC)]
+        width = 0.8 / len(norms_MC)
+        wanted = [
+            [c - 0.4 + m * width, width, norm, *to_rgb(COLOURS[m])]
+            for m, norms_C in enumerate(norms_MC.tolist())
+            for c, norm in enumerate(norms_C)
+        ]
+        drawn = [[bar.get_x(), bar.get_width(), bar.get_height(), *bar.get_facecolor()[:3]] for bar in axes.patches]
+        assert drawn == [pytest.approx(bar, abs=1e-6) for bar in wanted]
+        assert axes.get_xlim() == (-0.6, 15.6)  # of 16 channels
     two, one = figure.axes
-    assert (len(two.patches), len(one.patches)) == (32, 16)
     assert two.get_title(loc="left").startswith("cut-mixmo: separation 0.")
     assert one.get_title(loc="left") == "vanilla: one encoder"
+
+
+def test_members_are_named_where_there_are_several(runs: list[Run]) -> None:
+    """In any panel."""
+    assert filters.draw(runs[1:]).legends == []
+    for order in (runs, runs[::-1]):
+        figure = filters.draw(order)
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["member 0", "member 1"]
+        assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False, True]

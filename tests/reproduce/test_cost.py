@@ -9,7 +9,8 @@ import torch
 from mixmo import paper
 from mixmo.cli import main
 from mixmo.engine.estimate import Estimate
-from mixmo.recipes import named
+from mixmo.recipes import Recipe, named
+from mixmo.recipes.protocols import FACTS, Facts
 from mixmo.reproduce.cost import MEASURED, Speed, h200, run_seconds, speed_of
 from mixmo.reproduce.scores import size_of
 
@@ -60,8 +61,13 @@ def test_each_part_of_a_run_by_itself() -> None:
 
 def test_another_gpu_is_so_many_times_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     """As its one measured step is, at every width; an H200 is not measured."""
-    probe, gpu = named("cifar100/vanilla").replace(precision="bf16"), torch.device("cuda")
-    monkeypatch.setattr("mixmo.reproduce.cost.estimate", lambda recipe, *_: Estimate("GPU", 1, 1, 1.0, 1.0))
+    probe, gpu = named("cifar100/vanilla").replace(precision="bf16", batch_size=64), torch.device("cuda")
+
+    def estimate(recipe: Recipe, facts: Facts, device: torch.device) -> Estimate:
+        assert (recipe, facts, device) == (probe, FACTS["cifar100"], gpu)
+        return Estimate("GPU", 1, 1, 1.0, 1.0)
+
+    monkeypatch.setattr("mixmo.reproduce.cost.estimate", estimate)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A10")
     slow, fast = speed_of(gpu), h200()
     assert (slow.name, slow.measured, fast.measured) == ("NVIDIA A10", True, False)
@@ -79,13 +85,21 @@ def test_a_cpu_is_measured() -> None:
     assert run_seconds(named("cifar100/vanilla"), speed) > 1_000 * run_seconds(recipe, speed) > 0
 
 
-def test_a_busy_cpu_does_not_make_wide_networks_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where another process delays the smaller of the measured networks until it is as slow as the larger one."""
-    monkeypatch.setattr("mixmo.reproduce.cost.estimate", lambda *_: Estimate("CPU", 1, 1, 1.0, 1.0))
+@pytest.mark.parametrize("small", [1.0, 0.1, 0.0])
+def test_a_cpu_by_two_measured_steps(small: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The larger network's step is all multiply-adds; what the tiny one takes longer than its own is any step's.
+
+    So wide networks are not cheap where another process delays the tiny one until it is as slow as the larger.
+    """
+    seconds = {"cifar100": 1.0, "digits": small}
+    monkeypatch.setattr("mixmo.reproduce.cost.estimate", lambda r, *_: Estimate("CPU", 1, 1, seconds[r.dataset], 1.0))
     speed = speed_of(torch.device("cpu"))
-    recipe = named("cifar100/vanilla").replace(batch_size=32)
-    assert speed.seconds(recipe.replace(width=1)) == pytest.approx(1.0, rel=1.0)
-    assert speed.seconds(recipe) > 50 * speed.seconds(recipe.replace(width=1)) / 2
+    large, tiny = named("cifar100/vanilla").replace(batch_size=32, width=1), named("digits/vanilla")
+    share = tiny.batch_size * size_of(tiny)["multiply_adds"] / (32 * size_of(large)["multiply_adds"])
+    assert (speed.name, speed.image, speed.compiling, speed.measured) == ("CPU", 0.0, 0.0, True)
+    assert speed.seconds(tiny) == pytest.approx(max(small, share))
+    assert speed.seconds(large) == pytest.approx(1.0 + max(0.0, small - share))
+    assert speed.seconds(large.replace(width=10)) > 50 * speed.seconds(large) / 2
 
 
 def test_the_list_has_every_entry(

@@ -81,7 +81,7 @@ def _read(path: Path, shape: Sequence[int]) -> Decoded | None:
         images, kept = mapped(path / "images.npy"), mapped(path / "kept.npy")
     except (OSError, ValueError):
         return None
-    whole = images.dtype == np.uint8 and images.ndim == 4 and kept.dtype == np.int64 and kept.shape == images.shape[:1]
+    whole = images.dtype == np.uint8 and kept.dtype == np.int64 and kept.shape == images.shape[:1]
     if not whole or images.shape[1:] != tuple(shape[1:]):
         return None
     inside = (kept >= 0).all() and (kept < shape[0]).all() and (np.diff(kept) > 0).all()  # or labels would be others'

@@ -26,8 +26,7 @@ def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
     _write(folder / f"{name}.csv", to_csv(report))
     shown = shown_runs(report, store)
     if report.plan.table.picture.kind == "dynamics" and shown:
-        tables = {label: columns(run) for label, run in shown.items()}
-        _write(folder / f"{name}-epochs.csv", epochs_csv(tables))
+        _write(folder / f"{name}-epochs.csv", epochs_csv({label: columns(run) for label, run in shown.items()}))
     try:
         drawn = picture(report, shown, root)
     except UserError as error:  # for want of matplotlib, say: the numbers are there without it
@@ -44,14 +43,25 @@ def _write(path: Path, text: str) -> None:
 
 
 def shown_runs(report: Report, store: Store) -> dict[str, Run]:
-    """By row, the run of the first seed, for pictures of runs rather than of numbers."""
+    """By row, the run of the first seed, for pictures of runs rather than of numbers.
+
+    One whose epochs cannot be read is left out, and does not hide the others: the table says why.
+    """
     shown: dict[str, Run] = {}
-    needed = {"filters": ["best.safetensors", "dataset.json"]}.get(report.plan.table.picture.kind, ["metrics.jsonl"])
+    kind = report.plan.table.picture.kind
+    needed = ["best.safetensors", "dataset.json"] if kind == "filters" else ["metrics.jsonl"]
     for (i, _), cell in report.plan.cells.items():
         run = store.find(cell.groups[0][0], needed)
-        if run is not None:
+        if run is not None and (kind != "dynamics" or _readable(run)):
             shown.setdefault(report.plan.table.rows[i].label, run)
     return shown
+
+
+def _readable(run: Run) -> bool:
+    try:
+        return bool(columns(run))
+    except UserError:
+        return False
 
 
 def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | None:

@@ -1,0 +1,71 @@
+"""What a training asks of its network, without the training."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from mixmo.engine.distributed import World
+from mixmo.engine.prepare import hold_out
+from mixmo.engine.scoring import DivergedError, Scorer
+from mixmo.errors import UserError
+from mixmo.recipes import named
+from mixmo.types import Answers, Dataset
+
+RECIPE = named("digits/cut-mixmo").replace(width=1)
+
+
+class Alone(World):
+    """One of several processes, of which the others can read nothing."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def gather(self, values: Tensor, dim: int, count: int) -> Tensor:
+        shape = list(values.shape)
+        shape[dim] = count
+        whole, part = values.new_zeros(shape), self.part(count)
+        whole.narrow(dim, part.start, part.stop - part.start).copy_(values)
+        return whole
+
+
+def scorer(dataset: Dataset, world: World | None = None, validation: int = 0) -> Scorer:
+    torch.manual_seed(0)
+    held_out = hold_out(dataset.train, validation, 0)[1]
+    return Scorer(RECIPE.network(10, 1), RECIPE, dataset, held_out, world or World())
+
+
+def test_a_process_answers_for_its_part(digits: Dataset) -> None:
+    """Class 0 too, which is not nothing. 360 images by seven are 52 for six of them and 48 for the last."""
+    whole = scorer(digits).answers(digits.test)
+    assert torch.equal(whole.labels, digits.test.labels)
+    for rank, size, mine in ((1, 2, slice(180, 360)), (0, 7, slice(0, 52)), (6, 7, slice(312, 360))):
+        logits, labels = scorer(digits, Alone(rank, size)).answers(digits.test)
+        assert torch.equal(labels, digits.test.labels[mine])
+        torch.testing.assert_close(logits, whole.logits[:, mine])
+    with pytest.raises(UserError, match="none of 360 images of digits to score can be read; check the files"):
+        scorer(digits, Alone(361, 400)).answers(digits.test)  # it has none
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_a_single_answer_that_is_no_number(digits: Dataset, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.zeros(2, 360, 10)
+    monkeypatch.setattr("mixmo.engine.scoring.predict_split", lambda *_, **__: Answers(logits, digits.test.labels))
+    assert scorer(digits).score(digits.test).ensemble.top1 == pytest.approx(0.1, abs=0.01)
+    logits[1, 200, 3] = wrong
+    with pytest.raises(DivergedError, match=rf"answers NaN or infinite .*a lower lr \(it is {RECIPE.lr}\)"):
+        scorer(digits).score(digits.test)
+
+
+def test_what_is_kept_of_each_split(digits: Dataset) -> None:
+    both, one = scorer(digits, validation=100), scorer(digits)
+    assert (both.chooses, one.chooses) == ("validation", "test")
+    kept = both.all_answers()
+    assert {name: tuple(tensor.shape) for name, tensor in kept.items()} == {
+        "logits": (2, 360, 10),
+        "labels": (360,),
+        "validation_logits": (2, 100, 10),
+        "validation_labels": (100,),
+    }
+    assert both.held_out is not None
+    assert torch.equal(kept["validation_labels"], both.held_out.labels)
+    assert torch.equal(kept["logits"], one.all_answers()["logits"])
