@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import mixmo
 from mixmo import data
 from mixmo.about import About
-from mixmo.augment.basic import normalise
+from mixmo.augment.basic import fit, normalise
 from mixmo.calibration import Calibration
 from mixmo.cli import main
 from mixmo.engine import Runtime, train
@@ -518,6 +518,19 @@ def test_command_states_what_a_precision_costs(
     assert abs(top1 - before) < 0.05
     assert path.stat().st_size < 0.75 * files[path.suffix[1:]].stat().st_size
     assert about["precision"] == precision
+
+
+def test_command_enlarges_the_images_as_the_network_sees_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A saved network may see 16 x 16 pixels of the 8 x 8 digits at 18 x 18, in three colours."""
+    net, digits = mixmo.create("wrn10_1", classes=10, members=2, channels=3), data.load("digits")
+    about = About((3, 16, 16), (0.3,) * 3, (0.4,) * 3, digits.classes, resize=18, dataset="digits")
+    folder, path = mixmo.save_pretrained(net, tmp_path / "saved", about=about), tmp_path / "a.onnx"
+    assert main(["export", str(folder), "--to", str(path), "--precision", "int8"]) == 0
+    images = normalise(fit(digits.test.images, 3, 18, 18)[:, 1:17, 1:17], about.mean, about.std).contiguous()
+    top1 = (run_file(path, images)["probs"].argmax(1) == digits.test.labels.numpy()).mean()
+    assert f"Top1: {100 * top1:.2f} %" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

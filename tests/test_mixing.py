@@ -7,6 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mixmo
 from mixmo.errors import UserError
@@ -287,3 +288,23 @@ def test_draws_do_not_depend_on_the_default_precision(mask):
         torch.set_default_dtype(torch.float32)
     for usual, other in zip(*draw, strict=True):
         assert (usual is other is None) or torch.equal(usual, other)
+
+
+class Copied(TorchDispatchMode):
+    """Counts the tensors that are made of numbers of the host. On a GPU each would be a copy that waits for it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.count += function is torch.ops.aten.lift_fresh.default
+        return function(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("mask", EVERY)
+def test_nothing_is_copied_from_the_host(mask: str) -> None:
+    images, labels = torch.randn(4, 3, 16, 16), torch.arange(4)
+    with Copied() as copied:
+        torch.tensor(0.5)
+        assert copied.count == 1  # it can tell
+        Mixer(mask)(images, labels, progress=0.5)
+    assert copied.count == 1

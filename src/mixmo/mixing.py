@@ -97,7 +97,7 @@ class Mixer:
         order_MN = draw_order(self.members, n, device=images.device, generator=generator)
         index_MN = pair(torch.arange(n, device=images.device), 1, order_MN)
         draws = self.draw(n, height, width, images.device, generator)
-        chance = torch.tensor(self.chance(progress), device=images.device)
+        chance = torch.full((), self.chance(progress), device=images.device)  # a copy from the host would wait
         coefficients = self.coefficients(draws, chance, height, width)
         return self.assemble(images[index_MN], labels[index_MN], coefficients, draws)
 

@@ -10,13 +10,13 @@ import torch
 
 from mixmo.errors import UserError
 from mixmo.evaluation import stack
-from mixmo.hub.model import Model, known_dataset, numbered, open_model
+from mixmo.hub.model import Model, is_dataset, known_dataset, labelled_files, numbered, open_model
 from mixmo.metrics.report import Scores, evaluate, plain
 from mixmo.models import Network, multiply_adds
 from mixmo.predict import check_multiplex
 from mixmo.progress import Work, track
 from mixmo.runs import is_run
-from mixmo.types import Answers, Split
+from mixmo.types import Answers, Dataset, Split
 
 
 class MultiplexRow(NamedTuple):
@@ -49,9 +49,11 @@ class MultiplexScores(NamedTuple):
 
 
 def score_multiplexed(
-    paths: Sequence[Path], which: str, device: torch.device, root: Path | None = None
+    paths: Sequence[Path], which: str, device: torch.device, root: Path | None = None, on: str | None = None
 ) -> MultiplexScores:
     """From the weights and the test set of what they were trained on; the networks at `paths` are one ensemble.
+
+    Or from labelled images `on`, as in `score_models`.
 
     In a random order: neighbours in a file are often of one class, and would share their passes. Every row has passes
     of as many samples; its speed is that of the fastest of several repeats.
@@ -59,20 +61,22 @@ def score_multiplexed(
     models = [open_model(path, which, device) for path in paths]
     members = models[0].nets[0].members
     for model in models:
-        if _kind(model) != _kind(models[0]):
+        if _kind(model, on) != _kind(models[0], on):
             raise UserError(
-                f"{model.path} has another data set, other classes or another number of members than {paths[0]}, and "
-                "cannot be multiplexed with it; give it alone"
+                f"{model.path} has another data set, images of another size, other classes or another number of "
+                f"members than {paths[0]}, and cannot be multiplexed with it; give it alone"
             )
         check_multiplex(model.nets[0], members)
-    dataset = known_dataset(models[0], models[0].trained_on, root, device)
+    ready = on is not None and not is_dataset(on)
+    name = models[0].trained_on if on is None else on
+    dataset = _files(models[0], name) if ready else known_dataset(models[0], name, root, device)
     order = torch.randperm(len(dataset.test.labels), generator=torch.Generator().manual_seed(0)).to(device)
     test = Split(dataset.test.images[order], dataset.test.labels[order])
     cost, rows = _cost(models), []
 
     def predict(count: int) -> Answers:
         with Work("predicting images", len(models) * len(test.labels)) as work:
-            parts = [model.answers(test, work, images_per_pass=count) for model in models]
+            parts = [model.answers(test, work, count, ready) for model in models]
         logits_MNK, labels_N = stack(parts, paths)
         return Answers(logits_MNK.cpu(), labels_N.cpu())  # which waits for the device
 
@@ -91,8 +95,18 @@ def score_multiplexed(
     return MultiplexScores(which if any(map(is_run, paths)) else None, len(labels_N), device.type, rows)
 
 
-def _kind(model: Model) -> tuple[object, ...]:
-    return model.trained_on, model.about.classes, model.nets[0].members
+def _kind(model: Model, on: str | None) -> tuple[object, ...]:
+    about = model.about
+    seen = (about.size, about.resize) if on else (model.trained_on,)
+    return *seen, about.classes, model.nets[0].members
+
+
+def _files(model: Model, where: str) -> Dataset:
+    """The images in a folder of class folders, or in a CSV of path,label, in memory and as the model sees them."""
+    parts, about = list(labelled_files(model, Path(where), "reading")), model.about
+    images, labels = torch.cat([part.resident for part in parts]), torch.cat([part.labels for part in parts])
+    test = Split(images.to(model.device), labels.to(model.device))
+    return Dataset(where, Split(images[:0], labels[:0]), test, about.classes or (), about.mean, about.std)
 
 
 def _cost(models: Sequence[Model]) -> int | None:

@@ -19,7 +19,7 @@ from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.registry import where
 from mixmo.errors import UserError
 from mixmo.evaluation import run_answers, stack
-from mixmo.hub.model import Model, dataset_answers, open_model
+from mixmo.hub.model import Model, dataset_answers, labelled_answers, open_model
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
 from mixmo.metrics.report import json_ready
 from mixmo.progress import Work
@@ -155,26 +155,39 @@ def mean(scores: Collection[BriefScores]) -> BriefScores:
 
 
 def score_ood(
-    paths: Sequence[Path], name: str, which: str, device: torch.device, root: Path | None = None, source: str = "logits"
+    paths: Sequence[Path],
+    name: str,
+    which: str,
+    device: torch.device,
+    root: Path | None = None,
+    source: str = "logits",
+    on: str | None = None,
 ) -> OodScores:
     """How well each detector tells the test images of data set `name` from the models' own: AUROC, AUPR, FPR95.
+
+    Their own are the test images of what they were trained on, or the labelled ones `on`, as in `score_models`.
 
     The foreign images are the positives. They are brought to the size and the channels of the models' own images and
     normalised like them, so that neither size nor range gives them away.
     """
     models = [open_model(path, which, device) for path in paths]
-    if folders.same(name, models[0].trained_on, where(root)):
-        raise UserError(f"--ood {name} is what {paths[0]} was trained on; give another data set")
+    inside = models[0].trained_on if on is None else on
+    if folders.same(name, inside, where(root)):
+        was = f"what {paths[0]} was trained on" if on is None else "what --on names"
+        raise UserError(f"--ood {name} is {was}; give another data set")
     foreign = data.load(name, root, train=False).test
-    inside_MNK, labels_N = stack([own_answers(model, which, source, root) for model in models], paths)
+    own = [
+        own_answers(model, which, source, root) if on is None else labelled_answers(model, on, root) for model in models
+    ]
+    inside_MNK, labels_N = stack(own, paths)
     with Work(f"predicting images of {name}", len(models) * len(foreign.labels)) as work:
         outside_MNK = torch.cat([_foreign_logits(model, foreign, work) for model in models])
     detectors = {}
     for detector in DETECTORS:
-        inside, outside = DETECTORS[detector](inside_MNK), DETECTORS[detector](outside_MNK)
-        detectors[detector] = Detection(*(measure(inside, outside).item() for measure in (auroc, aupr, fpr95)))
+        pair = DETECTORS[detector](inside_MNK), DETECTORS[detector](outside_MNK)
+        detectors[detector] = Detection(*(measure(*pair).item() for measure in (auroc, aupr, fpr95)))
     return OodScores(
-        inside=models[0].trained_on,
+        inside=inside,
         outside=name,
         which=which if any(map(is_run, paths)) else None,
         inside_images=len(labels_N),

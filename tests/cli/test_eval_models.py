@@ -1,5 +1,6 @@
 """mixmo eval of saved networks, and on images of the user's choice."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -8,13 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import roc_auc_score
 
 import mixmo
+from mixmo import multiplex
 from mixmo.about import About
+from mixmo.augment.basic import fit
 from mixmo.calibration import calibrate
 from mixmo.cli import main
 from mixmo.cli.tables import print_answers
 from mixmo.data.decode import SkippedImages
+from mixmo.hub.model import file_answers, labelled_files, open_model
 from mixmo.labelled import Answered, CalibrationScores, ModelScores, Tempered
 from mixmo.runs import Run
 from mixmo.types import Dataset
@@ -159,13 +164,61 @@ def test_other_images_told_apart(
     assert capsys.readouterr().out.splitlines()[-1].startswith("360 images from inside and 3 from outside")
 
 
+@pytest.fixture(scope="module")
+def own(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network trained on images that no data set here has, of which it sees the middle."""
+    net = mixmo.load(runs[0].path)
+    assert net.about is not None
+    net.about = dataclasses.replace(net.about, dataset="birds", resize=12)
+    path = tmp_path_factory.mktemp("own") / "net"
+    mixmo.save_pretrained(net, path)
+    return path
+
+
+def test_files_of_the_user_by_several_a_pass(
+    own: Path, files: Path, scored: Eval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one, as without --multiplex; with two, as by hand, in the order that was drawn."""
+    monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
+    for where in (files / "images", files / "list.csv"):
+        first, second = scored(own, "--on", where, "--multiplex")["multiplexed"]["rows"]
+        alone = scored(own, "--on", where)["ensemble"]
+        for name in ("top1", "nll", "brier", "ece"):
+            assert first[name] == pytest.approx(alone[name], abs=1e-6)
+        parts = list(labelled_files(open_model(own, "last", torch.device("cpu")), where, "reading"))
+        images, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
+        by_hand = mixmo.predict(mixmo.load(own), images[order], images_per_pass=2)
+        assert second["top1"] == pytest.approx((by_hand.labels == labels[order]).double().mean().item())
+    of_the_set = scored(own, "--on", "digits", "--multiplex")["multiplexed"]
+    assert of_the_set["images"] == 360
+
+
+def test_other_images_told_from_files_of_the_user(own: Path, files: Path, scored: Eval) -> None:
+    """Those of the files as without --ood, and digits from digits by chance."""
+    found = scored(own, "--on", files / "images", "--ood", "digits")["ood"]
+    assert (found["inside"], found["inside_images"], found["outside_images"]) == (str(files / "images"), 60, 360)
+    model = open_model(own, "last", torch.device("cpu"))
+    inside = file_answers(model, files / "images", "scoring").logits.mean(0).softmax(1).amax(1)
+    digits = mixmo.data.load("digits").test.images
+    outside = model(fit(digits, *model.about.size)).probs.amax(1)
+    positive = torch.cat((torch.zeros(60), torch.ones(360)))
+    expected = roc_auc_score(positive, -torch.cat((inside, outside)))
+    assert found["detectors"]["max_probability"]["auroc"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_network_of_a_data_set_that_is_not_here(own: Path, said: Callable[..., str]) -> None:
+    for asked in ((), ("--multiplex",), ("--ood", "digits")):
+        assert f"{own} was trained on birds, which is no data set here (" in said("eval", own, *asked, *ON_CPU)
+
+
 def test_refusals(saved: Path, files: Path, runs: list[Run], tmp_path: Path, said: Callable[..., str]) -> None:
     assert f"{tmp_path / 'no'} does not exist" in said("eval", tmp_path / "no", *ON_CPU)
     assert "is no data set (" in said("eval", saved, "--on", tmp_path / "no", *ON_CPU)
     assert f"--ood digits is what {saved} was trained on" in said("eval", saved, "--ood", "digits", *ON_CPU)
-    assert "--on and --multiplex are scored one at a time" in said(
-        "eval", runs[0].path, "--on", "digits", "--multiplex", *ON_CPU
-    )
+    assert "--ood digits is what --on names" in said("eval", saved, "--ood", "digits", "--on", "digits", *ON_CPU)
+    both = ("--on", "digits", "--corruptions", tmp_path)
+    assert "--corruptions brings its own labelled images" in said("eval", runs[0].path, *both, *ON_CPU)
     assert "is given twice" in said("eval", saved, saved, *ON_CPU)
     about = About((1, 8, 8), (0.5,), (0.5,), classes=tuple("abcdefghij"))
     mixmo.save_pretrained(mixmo.create("wrn10_1", classes=10, channels=1), tmp_path / "letters", about=about)

@@ -25,6 +25,16 @@ def test_resize_of_the_shorter_side_and_centre_crop(tmp_path: Path):
         assert np.abs(decoded[2:-2, 2:-2].astype(int) - RED).max() == 0
 
 
+@pytest.mark.parametrize("shape", [(150, 200), (200, 151), (40, 61), (33, 47), (64, 90), (300, 200)])
+def test_as_torchvision_does(tmp_path: Path, shape: tuple[int, int]):
+    transforms = pytest.importorskip("torchvision.transforms")
+    path = tmp_path / "a.png"
+    Image.fromarray(np.random.default_rng(0).integers(256, size=(*shape, 3), dtype=np.uint8)).save(path)
+    for size in (32, 56):
+        theirs = transforms.Compose([transforms.Resize(size), transforms.CenterCrop(size)])(Image.open(path))
+        assert np.array_equal(decode(str(path), size), np.asarray(theirs))
+
+
 @pytest.mark.parametrize("shape", [(8, 8), (7, 9), (1, 40), (33, 2), (400, 333)])
 def test_any_shape_gives_the_size(tmp_path: Path, shape: tuple[int, int]):
     path = tmp_path / "a.png"

@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> None:
         type=str | None,
         default=None,
         help="labelled images to score on: a folder of class folders, a CSV of path,label, or a data set by its name "
-        "(its test images); by default the test set of the run, or of what the saved network was trained on",
+        "(its test images), also with --ood or --multiplex; by default the test set of the run, or of what the saved "
+        "network was trained on",
     )
     into.add_argument(
         "--source", type=Literal["logits", "weights"], default="logits", help="stored logits, or predict again"
@@ -94,8 +95,8 @@ def scored(parsed: Namespace) -> Iterator[RunScores | ModelScores | OtherScores]
     asked = {"--corruptions": parsed.corruptions, "--ood": parsed.ood, "--multiplex": parsed.multiplex}
     others = [option for option, value in asked.items() if value]
     saved = [path for path in paths if not is_run(path)]
-    if parsed.on is not None and others:
-        raise UserError(f"--on and {others[0]} are scored one at a time; give the command once for each")
+    if parsed.on is not None and parsed.corruptions is not None:
+        raise UserError("--corruptions brings its own labelled images; leave --on out")
     if not others:
         if parsed.on is not None or saved:
             yield score_models(parsed.models, parsed.on, which, device, parsed.data)
@@ -109,10 +110,11 @@ def scored(parsed: Namespace) -> Iterator[RunScores | ModelScores | OtherScores]
             scores = scores._replace(corrupted=corrupted)
             yield scores
     if parsed.ood is not None:
-        scores = scores._replace(ood=score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source))
+        found = score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source, parsed.on)
+        scores = scores._replace(ood=found)
         yield scores
     if parsed.multiplex:
-        yield scores._replace(multiplexed=score_multiplexed(paths, which, device, parsed.data))
+        yield scores._replace(multiplexed=score_multiplexed(paths, which, device, parsed.data, parsed.on))
 
 
 def show(scores: RunScores | ModelScores | OtherScores, title: str) -> None:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from mixmo import data
 from mixmo.about import About
-from mixmo.augment.basic import centre, normalise
+from mixmo.augment.basic import normalise
 from mixmo.cli.arguments import parse, parser
 from mixmo.errors import UserError
 from mixmo.export import check_target, export
 from mixmo.hub.load import MODEL, load
+from mixmo.hub.model import Model
 from mixmo.runs import Run, is_run
 from mixmo.types import Split
 
@@ -60,9 +61,10 @@ def main(arguments: list[str]) -> None:
                 raise UserError(
                     f"{dataset.name} has other classes than {parsed.model}; bring back what it was trained on"
                 )
+            model = Model(Path(parsed.model), [net], about, torch.device("cpu"), stored=False)
             if parsed.precision == "int8":
-                calibration = sample(dataset.train, about, parsed.normalise, CALIBRATION)[0]
-            test = sample(dataset.test, about, parsed.normalise)
+                calibration = sample(dataset.train, model, parsed.normalise, CALIBRATION)[0]
+            test = sample(dataset.test, model, parsed.normalise)
         except UserError as error:
             if parsed.precision == "int8":
                 raise UserError(
@@ -99,8 +101,8 @@ def temperature_line(about: About) -> str:
     """Where the temperature comes from."""
     if about.calibration is None:
         return (
-            "temperature 1: no images were held out to fit one on (`mixmo train --validation`), so the probabilities "
-            "are not calibrated; give --temperature if you know it"
+            "temperature 1: no images were held out to fit one on (`mixmo train --validation`, or mixmo.calibrate "
+            "before saving), so the probabilities are not calibrated; give --temperature if you know it"
         )
     fitted = about.calibration
     if fitted.samples == 0:
@@ -117,13 +119,13 @@ def dataset_name(model: str, about: About) -> str:
     return about.dataset
 
 
-def sample(split: Split, about: About, pixels: bool, count: int | None = None) -> tuple[Tensor, Tensor]:
+def sample(split: Split, model: Model, pixels: bool, count: int | None = None) -> tuple[Tensor, Tensor]:
     """Images as the file takes them, and labels: `count` at random, or all that fit the memory."""
+    about = model.about
     channels, height, width = about.size
-    size = None if split.images.shape[1:3] == (height, width) else height
     most = min(count or len(split.labels), len(split.labels), max(1, MEMORY // (4 * channels * height * width)))
     chosen = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(0))[:most].sort().values
     mean, std = ((0.0,) * channels, (1.0,) * channels) if pixels else (about.mean, about.std)
     parts = list(Split(split.images[chosen], split.labels[chosen]).batches(100))
-    images = torch.cat([normalise(centre(part.resident, size), mean, std) for part in parts])
+    images = torch.cat([normalise(model.prepared(part.resident), mean, std) for part in parts])
     return images.contiguous(), torch.cat([part.labels for part in parts])

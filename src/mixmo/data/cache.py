@@ -21,7 +21,7 @@ from mixmo.data.decode import Decoded, Sample
 from mixmo.data.npy import mapped
 from mixmo.progress import track
 
-VERSION = 3  # of the format and of how images are decoded
+VERSION = 4  # of the format and of how images are decoded
 LEFTOVER = 3600  # seconds after which an unfinished folder belongs to a process that died
 
 

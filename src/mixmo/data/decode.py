@@ -41,6 +41,7 @@ class Decoded(NamedTuple):
 def decode(path: str, size: int) -> np.ndarray:
     """The RGB image in `path`, its shorter side resized to `size` and its centre cut out: uint8 (size, size, 3).
 
+    Sides are rounded as by torchvision's Resize and CenterCrop, with which users prepare what they train on.
     Upright, where EXIF says how the camera was held. Palettes, greys, 16-bit greys and CMYK become RGB; transparency is
     dropped. Raises whatever PIL does on a bad file.
     """
@@ -55,9 +56,9 @@ def decode(path: str, size: int) -> np.ndarray:
     rgb = _middle(rgb)
     width, height = rgb.size
     if (width, height) != (size, size):
-        scale = size / min(width, height)
-        width, height = max(size, round(width * scale)), max(size, round(height * scale))
-        left, top = (width - size) // 2, (height - size) // 2
+        shorter = min(width, height)
+        width, height = size * width // shorter, size * height // shorter
+        left, top = round((width - size) / 2), round((height - size) / 2)
         rgb = rgb.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
     return np.asarray(rgb)
 

@@ -82,12 +82,12 @@ class Model(NamedTuple):
             self.nets, images_NHWC, images_per_pass=images_per_pass, calibration=calibration, batch_size=batch
         )
 
-    def answers(self, split: Split, work: Work, images_per_pass: int = 1) -> Answers:
-        """To images of any size, counted as a part of this work."""
+    def answers(self, split: Split, work: Work, images_per_pass: int = 1, ready: bool = False) -> Answers:
+        """To images of any size, or `ready` as the network sees them, counted as a part of this work."""
         parts = []
         for part in split.batches(self.batch * images_per_pass):
-            logits_MNK = self(self.prepared(part.resident), images_per_pass=images_per_pass).logits
-            parts.append(Answers(logits_MNK, part.labels))
+            images = part.resident if ready else self.prepared(part.resident)
+            parts.append(Answers(self(images, images_per_pass=images_per_pass).logits, part.labels))
             work.advance(len(part.labels))
         return Answers(torch.cat([part.logits for part in parts], 1), torch.cat([part.labels for part in parts]))
 
@@ -107,22 +107,27 @@ def open_model(path: Path, which: str, device: torch.device) -> Model:
     return Model(path, nets, about, device, stored)
 
 
-def file_answers(model: Model, where: Path, doing: str) -> Answers:
-    """To the images in a folder of class folders, or in a CSV of path,label."""
+def labelled_files(model: Model, where: Path, doing: str) -> Iterator[Split]:
+    """The images in a folder of class folders, or in a CSV of path,label, in batches, as the model sees and counts."""
     samples = in_class_folders(where) if where.is_dir() else in_csv(where)
     classes = model.about.classes
     if classes is None:
         raise UserError(f"{model.path} does not name its classes; save it with about=mixmo.About(..., classes=...)")
     check_known(model, {sample.label for sample in samples}, str(where))
     label = {sample.path: classes.index(sample.label) for sample in samples}
-    logits, labels = [], []
+    none = True
     for read in model.read([sample.path for sample in samples], doing):
         if read.paths:
-            logits.append(model(read.images).logits)
-            labels += [label[path] for path in read.paths]
-    if not labels:
+            none = False
+            yield Split(read.images, torch.tensor([label[path] for path in read.paths]))
+    if none:
         raise UserError(f"none of the {len(samples)} images of {where} can be read; check the files")
-    return Answers(torch.cat(logits, dim=1), torch.tensor(labels))
+
+
+def file_answers(model: Model, where: Path, doing: str) -> Answers:
+    """To the images in a folder of class folders, or in a CSV of path,label."""
+    parts = [Answers(model(part.resident).logits, part.labels) for part in labelled_files(model, where, doing)]
+    return Answers(torch.cat([part.logits for part in parts], dim=1), torch.cat([part.labels for part in parts]))
 
 
 def dataset_answers(model: Model, name: str, root: Path | None) -> Answers:
@@ -135,6 +140,11 @@ def dataset_answers(model: Model, name: str, root: Path | None) -> Answers:
 
 def known_dataset(model: Model, name: str, root: Path | None, device: torch.device | str = "cpu") -> Dataset:
     """A data set whose test images alone are ready, and of no class that the model does not know."""
+    if not name.startswith(PREFIX) and name not in data.DATASETS:
+        raise UserError(
+            f"{model.path} was trained on {name}, which is no data set here ({', '.join(data.DATASETS)}); give "
+            "labelled images with --on"
+        )
     dataset = data.load(name, root, device, train=False)
     check_known(model, set(dataset.classes), name)
     return dataset
@@ -158,11 +168,16 @@ def check_known(model: Model, labels: set[str], where: str) -> None:
         raise UserError(f"{where} has classes that the model does not know: {', '.join(unknown[:5])}; remove them")
 
 
-def labelled_answers(model: Model, what: str, root: Path | None = None) -> Answers:
-    """To a data set by its name, or to files."""
+def is_dataset(what: str) -> bool:
+    """Whether this is a data set by its name; else it is files, which are there."""
     if what.startswith(PREFIX) or (what in data.DATASETS and not Path(what).exists()):
-        return dataset_answers(model, what, root)
+        return True
     if not Path(what).exists():
         known = ", ".join(data.DATASETS)
         raise UserError(f"{what} is no data set ({known}), folder of class folders or CSV of path,label; give one")
-    return file_answers(model, Path(what), "scoring")
+    return False
+
+
+def labelled_answers(model: Model, what: str, root: Path | None = None) -> Answers:
+    """To a data set by its name, or to files."""
+    return dataset_answers(model, what, root) if is_dataset(what) else file_answers(model, Path(what), "scoring")
