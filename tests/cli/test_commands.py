@@ -177,7 +177,7 @@ def test_lists_have_what_is_printed_and_read_elsewhere() -> None:
     assert shown <= KINDS["metrics"]().keys()
     table = (Path(__file__).parents[2] / "docs" / "data.md").read_text().partition("## Get")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(.*?)`", row)} == KINDS["datasets"]().keys()
+    assert {name for row in rows for name in re.findall(r"`(.*?)`", row)} <= KINDS["datasets"]().keys()
 
 
 def test_show(capsys: pytest.CaptureFixture[str]) -> None:
