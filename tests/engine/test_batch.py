@@ -69,6 +69,21 @@ def test_the_own_image_stays_predominant_under_mixmo(method: str, kept: bool) ->
     assert (share_MN.min().item() >= 0.5) == kept
 
 
+def test_a_partner_has_a_crop_of_its_own(digits: Dataset) -> None:
+    """Mixup by hand: lambda x_i + (1 - lambda) x_k, either cropped by its own draws."""
+    batches = Batches(named("digits/mixup").replace(pixel_p=1.0), digits, digits.train)
+    draws = batches.draw(torch.arange(64), torch.Generator().manual_seed(0))
+    assert draws.pixel is not None
+    assert draws.pixel.partner is not None
+    own, partner = (
+        batches.images(digits.train, index, crop, None)
+        for index, crop in ((draws.order, draws.crop), (draws.pixel.partner, draws.pixel.crop))
+    )
+    lam = (draws.pixel.gamma[0] / draws.pixel.gamma.sum(0))[..., None, None, None]
+    torch.testing.assert_close(batches.mix(draws, torch.tensor(0.5)).images, lam * own + (1 - lam) * partner)
+    assert not torch.equal(draws.crop, draws.pixel.crop)
+
+
 def test_ratios_of_mixup_are_uniform() -> None:
     """The larger of lambda and 1 - lambda is 3/4 on average, and where an image meets its own class, 1."""
     largest = batch(small("mixup").replace(pixel_p=1.0, batch_size=2000)).targets.amax(-1)
