@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mixmo import UserError, data
+from mixmo import UserError, data, memory
 from mixmo.data import decode, stream
 from mixmo.data.decode import SkippedImages
 from mixmo.data.stream import NOTHING, Files, room
@@ -212,8 +212,10 @@ def test_the_choice_is_by_size(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert kinds(0) == (False, False)
 
 
-def test_room_is_a_part_of_the_memory() -> None:
-    assert 0 < room(torch.device("cpu")) < 2**50
+def test_room_is_half_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < memory.free() < 2**50
+    monkeypatch.setattr(memory, "free", lambda: 1000)
+    assert room(torch.device("cpu")) == 500
 
 
 def test_streamed_images_where_they_must_be_in_memory(root: Path) -> None:
