@@ -51,10 +51,12 @@ def test_published_protocols() -> None:
     assert tiny.replace(repetition=1).rate == pytest.approx(0.2)
 
 
-def test_batch_augmentation_keeps_rate_and_steps() -> None:
+@pytest.mark.parametrize("dataset", PROTOCOLS)
+def test_batch_augmentation_keeps_rate_and_steps(dataset: str) -> None:
     """Mixup BA sees ten copies of each image a step, at the learning rate and in the steps of the plain network."""
-    plain, augmented = named("cifar100/mixup"), named("cifar100/mixup-ba")
-    assert augmented.rate == plain.rate
+    plain, augmented = named(f"{dataset}/mixup"), named(f"{dataset}/mixup-ba")
+    assert augmented.rate == pytest.approx(plain.rate)
+    assert augmented.repetition == 10
     assert augmented.batch_size // augmented.repetition == plain.batch_size
 
 

@@ -57,7 +57,7 @@ class Summary(NamedTuple):
 
     parameters: int
     multiply_adds: int
-    best_by: str  # "test" or "validation", whose images chose the best epoch
+    best_by: str  # "test" or "validation", whose images chose the best epoch; "test" if it was so for one of several
     best_epoch: int | None  # None before the training has ended, and for several runs
 
 
@@ -133,7 +133,7 @@ def score_runs(
     whole = Summary(
         parameters=sum(each.parameters for each in stored),
         multiply_adds=sum(each.multiply_adds for each in stored),
-        best_by=stored[0].best_by,
+        best_by="test" if any(each.best_by == "test" for each in stored) else "validation",
         best_epoch=stored[0].best_epoch if len(runs) == 1 else None,
     )
     return RunScores([str(path) for path in paths], whole, reports)

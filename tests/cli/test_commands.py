@@ -16,6 +16,7 @@ from mixmo.cli import COMMANDS, main
 from mixmo.cli.list_ import KINDS
 from mixmo.cli.tables import SCORED
 from mixmo.engine.estimate import Estimate
+from mixmo.metrics import Diversity, Scores
 from mixmo.runs import Run
 
 SMALL = ["--width", "1", "--epochs", "1", "--batch_size", "128", "--device", "cpu", "--quiet", "true"]
@@ -172,6 +173,15 @@ def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", kind]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in KINDS[kind]())
+
+
+def test_lists_have_what_is_printed_and_read_elsewhere() -> None:
+    """Every score of a report, every data set of docs/data.md."""
+    shown = {*Scores._fields, *Diversity._fields} - {"temperatures", "own"}
+    assert shown <= KINDS["metrics"]().keys()
+    table = (Path(__file__).parents[2] / "docs" / "data.md").read_text().partition("## Get")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(.*?)`", row)} <= KINDS["datasets"]().keys()
 
 
 def test_show(capsys: pytest.CaptureFixture[str]) -> None:

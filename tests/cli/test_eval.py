@@ -186,12 +186,17 @@ def test_data_are_looked_for_where_they_are_said_to_be(run: str, option: str, tm
     assert f" {tmp_path}/cifar-10" in f" {said('eval', run, *option.split(), '--data', tmp_path, *ON_CPU)}"
 
 
-@pytest.mark.parametrize("by", ["test", "validation"])
+@pytest.mark.parametrize("by", ["test", "validation", "validation test", "validation validation"])
 def test_how_the_best_epoch_was_chosen(run: str, by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = Path(shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("SHA256SUMS"))) / "scores.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"best_by": by}))
-    assert main(["eval", str(path.parent)]) == 0
-    assert ("best epoch chosen by the test set" in capsys.readouterr().out) == (by == "test")
+    """By the test set, as soon as that chose the epoch of one network of an ensemble."""
+    chosen = by.split()
+    paths = [tmp_path / str(i) for i in range(len(chosen))]
+    for path, split in zip(paths, chosen, strict=True):
+        shutil.copytree(run, path, ignore=shutil.ignore_patterns("SHA256SUMS"))
+        scores = path / "scores.json"
+        scores.write_text(json.dumps(json.loads(scores.read_text()) | {"best_by": split}))
+    assert main(["eval", *map(str, paths)]) == 0
+    assert ("best epoch chosen by the test set" in capsys.readouterr().out) == ("test" in chosen)
 
 
 def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., str]):

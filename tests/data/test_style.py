@@ -67,6 +67,12 @@ def test_the_seed_decides(tmp_path: Path):
             assert not np.array_equal(same, other)
 
 
+def test_no_two_cells_share_their_draws():
+    """Nor two parts of one: each would have the same noise as the other."""
+    places = [(s, name, severity, start) for s in (0, 1) for name in COMMON for severity in (1, 2) for start in (0, 3)]
+    assert len({style._generator(*place).initial_seed() for place in places}) == len(places)
+
+
 def test_some_severities_are_the_same_as_among_all(tmp_path: Path):
     whole = {(c.name, c.severity): c.split.images for c in corrupted(write_style("cifar100", tmp_path / "all"))}
     some = corrupted(write_style("cifar100", tmp_path / "some", severities=[5, 2, 5]))

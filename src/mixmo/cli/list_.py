@@ -5,7 +5,8 @@ from collections.abc import Callable
 from mixmo.augment.augmix import augmix
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.cli.arguments import parse, parser
-from mixmo.data import DATASETS
+from mixmo.data import DATASETS, folder
+from mixmo.data.check import CORRUPTED
 from mixmo.hidden import HIDDEN
 from mixmo.hub.shipped import shipped
 from mixmo.hub.shipped import summary as shipped_summary
@@ -33,16 +34,32 @@ def augmentations() -> dict[str, str]:
     return pixel | hidden | saliency | {"--augmix true": about(augmix)}
 
 
+def datasets() -> dict[str, str]:
+    registered = {name: about(DATASETS[name]) for name in DATASETS}
+    corrupted = {
+        name: f"Corrupted test images of {name.partition('-')[0]}, for `mixmo eval --corruptions`; in ROOT/{place}."
+        for name, place in CORRUPTED.items()
+    }
+    return registered | {f"{folder.PREFIX}PATH@SIZE": about(folder)} | corrupted
+
+
+def metrics() -> dict[str, str]:
+    scores = {name: about(METRICS[name]) for name in METRICS}
+    calibrated = {
+        f"{name}c": f"Calibrated {name.upper()}: of two halves, each at the temperature fitted on the other."
+        for name in ("nll", "ece")
+    }
+    return scores | calibrated | {name: about(DIVERSITY[name]) for name in DIVERSITY}
+
+
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "protocols": lambda: {name: protocol.summary for name, protocol in PROTOCOLS.items()},
     "recipes": recipes,
     "models": lambda: {name: about(family) for name, family in FAMILIES.items()},
     "masks": lambda: {name: about(MASKS[name].draw) for name in MASKS} | UNMASKED,
     "augmentations": augmentations,
-    "datasets": lambda: {name: about(DATASETS[name]) for name in DATASETS},
-    "metrics": lambda: (
-        {name: about(METRICS[name]) for name in METRICS} | {name: about(DIVERSITY[name]) for name in DIVERSITY}
-    ),
+    "datasets": datasets,
+    "metrics": metrics,
     "shipped": lambda: {name: shipped_summary(name) for name in shipped()},
 }
 

@@ -114,6 +114,8 @@ def note(recipe: Recipe) -> str:
     """What the picture cannot show."""
     if recipe.hidden != "none":
         return f"mixed with each other inside the network: {recipe.hidden}"
+    if recipe.saliency != "none":
+        return f"before {recipe.saliency}, which mixes images and targets by what the network in training looks at"
     if recipe.members > 1 and recipe.mask == "concat":
         return "the encodings are concatenated along their channels"
     if recipe.members > 1 and 0 < recipe.p < 1:

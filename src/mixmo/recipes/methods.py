@@ -31,6 +31,7 @@ METHODS = {
     "mixup-ba": Method(
         "Mixup with batch augmentation: 10 augmented copies of each image in a batch ten times as large",
         SINGLE | {"pixel": "mixup", "repetition": 10, "batch_size": 640, "ghost": 0},
+        {"tiny-imagenet": {"batch_size": 1000}, "imagenet": {"batch_size": 2560}},
     ),
     "gradaug": Method("GradAug: narrower sub-networks learn the network's answers", SINGLE | {"subnets": 3}),
     "gradaug+cutmix": Method("GradAug with CutMix of pixels", SINGLE | CUTMIX | {"subnets": 3}),
