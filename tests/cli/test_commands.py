@@ -213,6 +213,7 @@ def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
     train = ["train", "digits/cut-mixmo"]
     (tmp_path / "typo.yaml").write_text("widht: 3\n")
     (tmp_path / "wrong.yaml").write_text("width: wide\n")
+    (tmp_path / "twice.yaml").write_text("width: 1\nlr: 0.1\nwidth: 2\n")
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "broken.yaml").write_text("width: [\n")
     (tmp_path / "bytes.yaml").write_bytes(b"width: \xff\n")
@@ -224,7 +225,8 @@ def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
         ([*train, "--p", "2", *out], "p = 2.0 is no probability"),
         ([*train, "--repetition", "3", *out], "does not divide batch_size"),
         ([*train, "--config", str(tmp_path / "typo.yaml"), *out], "did you mean 'width'"),
-        ([*train, "--config", str(tmp_path / "wrong.yaml"), *out], "width"),
+        ([*train, "--config", str(tmp_path / "wrong.yaml"), *out], "wrong.yaml: expected int, got wide"),
+        ([*train, "--config", str(tmp_path / "twice.yaml"), *out], "twice.yaml gives width more than once"),
         ([*train, "--config", str(tmp_path / "list.yaml"), *out], "holds no fields"),
         ([*train, "--config", str(tmp_path / "broken.yaml"), *out], "broken.yaml cannot be read"),
         ([*train, f"--config={tmp_path / 'bytes.yaml'}", *out], "bytes.yaml cannot be read: 'utf-8' codec"),

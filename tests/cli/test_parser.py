@@ -29,7 +29,7 @@ SAID = {
     "train digits/vanilla --out a --compile maybe": "compile: expected bool, got maybe",
     "train digits/vanilla --out a --decay [a]": "decay: expected a list such as [0.5, 0.75], got [a]",
     "train digits/vanilla --out a --precision fp16": "precision: expected fp32 or bf16, got fp16",
-    "train digits/vanilla --out a --width 4 --config fields.yaml": "lr: expected float, got ['high']",
+    "train digits/vanilla --out a --width 4 --config fields.yaml": "lr in fields.yaml: expected float, got ['high']",
     "predict a b --sets all": "sets: expected lac or aps or raps, got all",
     "analyse a b --thresholds 0.5 half --last 3": "thresholds: expected float, got half",
     "plot masks --images 1 two": "images: expected int, got two",

@@ -60,9 +60,10 @@ def takes_value(word: str) -> bool:
 
 
 def check_file(path: Path) -> None:
-    """A YAML file of recipe fields: readable, a mapping, every key known."""
+    """A YAML file of recipe fields: readable, a mapping, every key known and given once."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"--config {path} cannot be read: {reason}; give a YAML file of fields") from error
@@ -71,6 +72,9 @@ def check_file(path: Path) -> None:
     for key in content:
         if key not in FIELDS:
             raise unknown(f"field in {path}:", str(key), FIELDS)
+    written = [key.value for key, _ in yaml.compose(text).value]  # of equal keys a mapping has the last
+    if twice := sorted({key for key in written if written.count(key) > 1}):
+        raise UserError(f"--config {path} gives {', '.join(twice)} more than once; leave one of them")
 
 
 def recipe_of(parsed: Namespace) -> Recipe:

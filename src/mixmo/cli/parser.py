@@ -61,13 +61,13 @@ class Formatter(DefaultHelpFormatter):
 def fault(into: Parser, arguments: Sequence[str]) -> str | None:
     """What is wrong with a command line, in our words; None where that is neither a value nor one that lacks."""
     given, free = assigned(into, arguments)
-    for dest, value in (pair for action, values in given for pair in stated(action, values)):
+    for dest, value, place in (each for action, values in given for each in stated(action, values)):
         hint = into.hints.get(dest)
         if hint is not None and not fits(value, hint):
             written = " ".join(str(value).split())
             number = kind(hint) == "float" and written in ("inf", "nan")
             remedy = f"; as a number it is written .{written}" if number else ""
-            return f"{dest}: expected {kind(hint)}, got {written or 'nothing'}{remedy}"
+            return f"{dest}{place}: expected {kind(hint)}, got {written or 'nothing'}{remedy}"
     there = [action for action, _ in given]
     positional = [action.dest for action in into.needed if not action.option_strings]
     options = [action.option_strings[0] for action in into.needed if action.option_strings and action not in there]
@@ -94,11 +94,12 @@ def assigned(into: Parser, arguments: Sequence[str]) -> tuple[list[tuple[Action,
     return given, free
 
 
-def stated(action: Action, values: Sequence[str]) -> list[tuple[str, Any]]:
-    """What an option sets to what: itself, or the fields of a YAML file, which `check_file` has read before."""
+def stated(action: Action, values: Sequence[str]) -> list[tuple[str, Any, str]]:
+    """What an option sets to what, and where: itself, or fields in a YAML file, which `check_file` has read before."""
     if action.dest != "config":
-        return [(action.dest, value) for value in values]
-    return [pair for value in values for pair in yaml.safe_load(Path(value).read_text(encoding="utf-8")).items()]
+        return [(action.dest, value, "") for value in values]
+    files = [(file, yaml.safe_load(Path(file).read_text(encoding="utf-8"))) for file in values]
+    return [(field, value, f" in {file}") for file, fields in files for field, value in fields.items()]
 
 
 def fits(value: Any, hint: Any) -> bool:
