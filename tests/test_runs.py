@@ -174,13 +174,18 @@ def test_a_finished_run_is_resumed_where_nobody_can_write(runs: list[Run], monke
         train(runs[0].recipe, runs[0].path, QUIET)
 
 
-def test_a_finished_run_is_resumed_without_its_data(runs: list[Run], tmp_path: Path) -> None:
+def test_a_finished_run_is_resumed_without_its_data(
+    runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of another recipe it is refused first, too."""
     run, elsewhere = Run(shutil.copytree(runs[0].path, tmp_path / "run")), dataclasses.replace(QUIET, data=tmp_path)
     (run.path / seal.NAME).unlink()
     recipe = run.recipe.replace(dataset="cifar100")
     run.write_recipe(recipe)
     assert train(recipe, run.path, elsewhere, resume=True).finished
+    assert capsys.readouterr().err == ""
+    train(recipe, run.path, dataclasses.replace(elsewhere, quiet=False), resume=True)
+    assert capsys.readouterr().err == f"{run.path} has ended; nothing is left to train\n"
     with pytest.raises(UserError, match=r"run is a run of another recipe \(seed 0 -> 1\)"):
         train(recipe.replace(seed=1), run.path, elsewhere, resume=True)
 

@@ -44,7 +44,10 @@ def train(
         with world.first():
             fitted = runtime.minutes is not None
             if resume and is_run(out) and Run(out).finished:  # it may lie where no data are, and nobody can write
-                return open_or_create(recipe, out, resume, fitted)
+                run = open_or_create(recipe, out, resume, fitted)
+                if not runtime.quiet and world.writes:
+                    print(f"{out} has ended; nothing is left to train", file=sys.stderr)
+                return run
             dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
             check_fit(recipe, dataset)
             ours, run = not out.exists(), Run(out)
