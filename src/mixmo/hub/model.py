@@ -178,6 +178,6 @@ def is_dataset(what: str) -> bool:
     return False
 
 
-def labelled_answers(model: Model, what: str, root: Path | None = None) -> Answers:
+def labelled_answers(model: Model, what: str, root: Path | None) -> Answers:
     """To a data set by its name, or to files."""
     return dataset_answers(model, what, root) if is_dataset(what) else file_answers(model, Path(what), "scoring")
