@@ -94,7 +94,7 @@ class Model(NamedTuple):
 
 def networks(path: Path) -> list[Path]:
     """Where each network of a model is."""
-    return [Run.open(one).path for one in Run.open(path).networks()] if is_run(path) else [path]
+    return [run.path for run in Run.open_each([path])] if is_run(path) else [path]
 
 
 def open_model(path: Path, which: str, device: torch.device) -> Model:
