@@ -1,9 +1,9 @@
-"""What tests of several files assert."""
+"""What tests of several files assert, and a layer that they try."""
 
 import pytest
 import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import mixmo
 from mixmo.runs import Run
@@ -29,3 +29,11 @@ def refused(model: nn.Module, said: str, **options: object) -> None:
     with pytest.raises(mixmo.UserError, match=said) as caught:
         mixmo.wrap(model, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+class Standardised(nn.Conv2d):
+    """A convolution that is not linear in its weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return self._conv_forward(x, weight * (weight.var((1, 2, 3), keepdim=True) + 1e-6).rsqrt(), self.bias)
