@@ -6,13 +6,11 @@ Draws included, compiled as in training; the step is the whole WRN-28-10 Cut-Mix
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 
 import torch
 
 from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.bench import timed
 from mixmo.engine.batch import Batches
 from mixmo.engine.bed import random_dataset
 from mixmo.engine.estimate import estimate
@@ -21,33 +19,13 @@ from mixmo.recipes import PROTOCOLS, Recipe, named
 from mixmo.types import Dataset
 
 
-def seconds(run: Callable[[], object], device: torch.device, repeats: int = 5, calls: int = 20) -> float:
-    """Median over repeats of the mean time of a call, the device waited for."""
-    for _ in range(3):
-        run()
-    times = []
-    for _ in range(repeats):
-        synchronize(device)
-        began = time.perf_counter()
-        for _ in range(calls):
-            run()
-        synchronize(device)
-        times.append((time.perf_counter() - began) / calls)
-    return statistics.median(times)
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def batch_seconds(recipe: Recipe, dataset: Dataset, device: torch.device) -> float:
     torch._dynamo.reset()  # each case is a program of its own
     batches = Batches(recipe, dataset, dataset.train)
     mix = torch.compile(batches.mix, dynamic=False) if device.type == "cuda" else batches.mix
     unique = torch.arange(recipe.batch_size // recipe.repetition, device=device)
     generator, chance = torch.Generator(device).manual_seed(0), torch.tensor(1.0, device=device)
-    return seconds(lambda: mix(batches.draw(unique, generator), chance), device)
+    return timed(lambda: mix(batches.draw(unique, generator), chance), device, 0.2, 5).seconds
 
 
 def main() -> None:

@@ -86,36 +86,10 @@ def work(out: Path, jobs: list[str], job: str) -> None:
         "mode": bed.step.mode,
         "loss": losses,  # of the first 20 steps: the same for every way to run them
     }
-    # What the host does a step, without the device: enqueue into an idle device, then wait outside of the clock.
-    host = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        t = time.perf_counter()
-        bed.next_step()
-        host.append(time.perf_counter() - t)
-    torch.cuda.synchronize()
-    result["host_ms"] = 1000 * sorted(host)[10]
-    draw = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        t = time.perf_counter()
-        bed.batches.draw(bed.samples(0), bed.stream.at("step", 1))
-        draw.append(time.perf_counter() - t)
-    result["host_draw_ms"] = 1000 * sorted(draw)[10]
+    result["host_ms"] = host_ms(bed.next_step)
+    result["host_draw_ms"] = host_ms(lambda: bed.batches.draw(bed.samples(0), bed.stream.at("step", 1)))
     if "profile" in options:
-        from torch.profiler import ProfilerActivity, profile
-
-        with profile(activities=[ProfilerActivity.CUDA]) as trace:
-            for _ in range(5):
-                bed.next_step()
-            torch.cuda.synchronize()
-        events = sorted(trace.key_averages(), key=lambda e: -e.self_device_time_total)
-        lines = [f"{e.self_device_time_total / 5e3:9.4f} ms {e.count / 5:7.1f} x  {e.key[:170]}" for e in events]
-        total = sum(e.self_device_time_total for e in events) / 5e3
-        kernels = sum(e.count for e in events) / 5
-        (out / f"{job}.profile".replace(":", "_")).write_text(
-            "\n".join([f"{total:.3f} ms {kernels} kernels", *lines[:130]])
-        )
+        (out / f"{job}.profile".replace(":", "_")).write_text(kernels(bed.next_step))
     result["process_s"] = time.perf_counter() - began
     result["measuring_s"] = time.perf_counter() - start - wait["seconds"] - result["compile_s"]
     (out / f"{job}.json".replace(":", "_")).write_text(json.dumps(result))
@@ -126,6 +100,35 @@ def work(out: Path, jobs: list[str], job: str) -> None:
         f"draw {result['host_draw_ms']:.3f} | {result['mode']} | loss {result['loss'][0]:.4f}",
         flush=True,
     )
+
+
+def host_ms(call: Callable[[], object]) -> float:
+    """What the host does, without the device: enqueue into an idle device, then wait outside of the clock."""
+    import torch
+
+    times = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    torch.cuda.synchronize()
+    return 1000 * sorted(times)[10]
+
+
+def kernels(step: Callable[[], object]) -> str:
+    """What runs on the device in a step, the longest first."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+    events = sorted(trace.key_averages(), key=lambda e: -e.self_device_time_total)
+    lines = [f"{e.self_device_time_total / 5e3:9.4f} ms {e.count / 5:7.1f} x  {e.key[:170]}" for e in events]
+    total, count = sum(e.self_device_time_total for e in events) / 5e3, sum(e.count for e in events) / 5
+    return "\n".join([f"{total:.3f} ms {count} kernels", *lines[:130]])
 
 
 def predict(out: Path, job: str, width: int, compiled: bool, ready: Callable[[], None]) -> None:

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ OPERATORS = torch.library.Library("torchvision", "FRAGMENT")  # they live as lon
 declare_operators()
 
 from mixmo import data  # noqa: E402
+from mixmo.cli import main  # noqa: E402
 from mixmo.engine import Runtime, train  # noqa: E402
 from mixmo.progress import Board, Work  # noqa: E402
 from mixmo.recipes import named  # noqa: E402
@@ -83,6 +84,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("small")
     recipes = {m: named(f"digits/{m}").replace(epochs=2, width=1, batch_size=256) for m in ("cut-mixmo", "vanilla")}
     return [train(recipe, folder / m, Runtime(device="cpu", quiet=True)) for m, recipe in recipes.items()]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one sentence of a refused command."""
+
+    def said(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main([str(argument) for argument in arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("mixmo: ")
+        assert err.count("\n") == 1
+        return err
+
+    return said
 
 
 @pytest.fixture

@@ -1,9 +1,14 @@
-"""What tests of several files assert."""
+"""What tests of several files assert, and what they try it on."""
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from torch import nn
+from PIL import Image
+from torch import Tensor, nn
 
 import mixmo
 from mixmo.runs import Run
@@ -29,3 +34,23 @@ def refused(model: nn.Module, said: str, **options: object) -> None:
     with pytest.raises(mixmo.UserError, match=said) as caught:
         mixmo.wrap(model, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+class Standardised(nn.Conv2d):
+    """A convolution that is not linear in its weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return self._conv_forward(x, weight * (weight.var((1, 2, 3), keepdim=True) + 1e-6).rsqrt(), self.bias)
+
+
+def noise(root: Path, counts: Mapping[str, int], labels: Iterable[str], shape: tuple[int, ...]) -> Path:
+    """Random images ROOT/PART/LABEL/00.png and so on: of each label so many a part."""
+    random = np.random.default_rng(0)
+    for part, count in counts.items():
+        for label in labels:
+            (root / part / label).mkdir(parents=True)
+            for number in range(count):
+                image = Image.fromarray(random.integers(0, 256, shape, np.uint8))
+                image.save(root / part / label / f"{number:02}.png")
+    return root

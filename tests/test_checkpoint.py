@@ -19,12 +19,17 @@ from mixmo.engine.loop import Trainer
 from mixmo.engine.progress import Progress
 from mixmo.evaluation import load_network, score_runs
 from mixmo.files import halve, load_tensors, save_tensors
-from mixmo.models import create
+from mixmo.models import Network, create
 from mixmo.recipes import named
 
 SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=128)
 STEPS = 22
 COMMAND = ["train", "digits/cut-mixmo", "--width", "1", "--batch_size", "128", "--epochs", "40", "--device", "cpu"]
+
+
+def small() -> tuple[Network, torch.optim.SGD]:
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    return net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
 
 @pytest.mark.parametrize("after", [0.05, 0.4, 1.1])
@@ -40,8 +45,7 @@ def test_killed_at_any_moment_leaves_a_loadable_one(tmp_path: Path, after: float
     process.send_signal(signal.SIGKILL)
     process.wait()
     checkpoints = Checkpoints(out / "checkpoints")
-    net = create("wrn10_1", classes=10, members=2, channels=1)
-    state = checkpoints.load(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    state = checkpoints.load(*small())
     assert state is not None
     assert state.step > 0
     train(SMALL.replace(epochs=40), out, Runtime(device="cpu", quiet=True), resume=True, until=state.step + 1)
@@ -49,8 +53,7 @@ def test_killed_at_any_moment_leaves_a_loadable_one(tmp_path: Path, after: float
 
 def test_writing_does_not_hold_up_training_nor_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is what weights and state were when `save` was called, although they change while it is slow."""
-    net = create("wrn10_1", classes=10, members=2, channels=1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    net, optimizer = small()
     fetch = Snapshot.fetch
 
     def slow(self: Snapshot) -> dict[str, torch.Tensor]:
@@ -74,8 +77,7 @@ def test_writing_does_not_hold_up_training_nor_see_it(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("ruined", ["weights", "momentum"])
 def test_what_is_not_finite_replaces_nothing(tmp_path: Path, ruined: str) -> None:
     """Also where no answer shows it: after a ReLU, minus infinity is zero."""
-    net = create("wrn10_1", classes=10, members=2, channels=1)
-    optimizer, checkpoints = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), Checkpoints(tmp_path)
+    (net, optimizer), checkpoints = small(), Checkpoints(tmp_path)
     parameter = next(net.parameters())
     optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     checkpoints.save(State(step=1), net, optimizer, None)
@@ -88,8 +90,7 @@ def test_what_is_not_finite_replaces_nothing(tmp_path: Path, ruined: str) -> Non
 
 
 def test_a_failure_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = create("wrn10_1", classes=10, members=2, channels=1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net, optimizer = small()
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(State(step=1), net, optimizer, None)
     checkpoints.wait()
@@ -193,8 +194,7 @@ def test_so_long_between_two(
 
 def test_what_was_kept_stays_and_can_be_resumed(tmp_path: Path) -> None:
     """Though a later training keeps none and the best epoch has moved on; half-written ones are swept away."""
-    net = create("wrn10_1", classes=10, members=2, channels=1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net, optimizer = small()
     best = net.state_dict()
     kept = Checkpoints(tmp_path, every=2)
     for step in (1, 2, 3):
@@ -220,8 +220,7 @@ def test_what_was_kept_stays_and_can_be_resumed(tmp_path: Path) -> None:
 
 def test_one_of_the_same_step_is_never_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process killed while it saves the last step once more must not leave nothing."""
-    net = create("wrn10_1", classes=10, members=2, channels=1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net, optimizer = small()
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(State(step=4), net, optimizer, None)
     checkpoints.wait()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import mixmo
+from helpers import Standardised
 
 
 def wrapped(members: int) -> mixmo.Ensemble:
@@ -42,14 +43,6 @@ def test_other_members(make: Callable[[int], mixmo.Ensemble], before: int, after
     mixmo.loss(other.train()(mix), mix).backward()
     assert all(p.grad is not None for p in other.parameters())
     assert net.members == before
-
-
-class Standardised(nn.Conv2d):
-    """Not linear in its weights: twice of them give the same."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = (self.weight - self.weight.mean((1, 2, 3), True)) / self.weight.std((1, 2, 3), keepdim=True)
-        return nn.functional.conv2d(x, weight, self.bias)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (1, 3), (2, 4)])

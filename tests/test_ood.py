@@ -9,6 +9,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import mixmo
+from helpers import noise
 from mixmo.engine import Runtime, train
 from mixmo.errors import UserError
 from mixmo.evaluation import load_network
@@ -39,15 +40,7 @@ def paths(runs: list[Run]) -> list[Path]:
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Colour noise as a data set of 30 test images, 16x16."""
-    root = tmp_path_factory.mktemp("photographs")
-    random = np.random.default_rng(0)
-    for part, count in (("train", 1), ("test", 15)):
-        for label in "ab":
-            (root / part / label).mkdir(parents=True)
-            for number in range(count):
-                image = Image.fromarray(random.integers(0, 256, (16, 16, 3)).astype(np.uint8))
-                image.save(root / part / label / f"{number:02}.png")
-    return root
+    return noise(tmp_path_factory.mktemp("photographs"), {"train": 1, "test": 15}, "ab", (16, 16, 3))
 
 
 def test_scores_against_scikit_learn(runs: list[Run], photographs: Path, digits: Dataset):

@@ -54,7 +54,7 @@ class About:
         if not isinstance(self.scores, dict) or not all(isinstance(value, Real) for value in self.scores.values()):
             raise UserError(f"scores = {str(self.scores)[:40]}; give a number for each name, such as {{'top1': 0.8}}")
 
-    def calibrated(self, calibration: Calibration | None) -> "About":
+    def calibrated(self, calibration: Calibration) -> "About":
         """The same, with this calibration."""
         return replace(self, calibration=calibration)
 

@@ -61,7 +61,7 @@ class Result:
 
 
 def benchmark(
-    recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float = 1.0, repeats: int = 5
+    recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float, repeats: int
 ) -> Iterator[Result]:
     """Training and prediction of the recipe and of its vanilla network: the result so far, after each of its rows.
 

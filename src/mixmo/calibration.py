@@ -116,7 +116,7 @@ def calibrate(
                 f"{samples} held-out samples are too few for RAPS at level {level}, whose constants take a fifth of "
                 f"them; give at least {TUNED * fewest(level)}, a lower level, or take lac or aps"
             )
-        lam, k_reg = tune(mean_NK[tuning], labels_N[tuning], level, randomised=randomised, u_N=u_N[tuning])
+        lam, k_reg = tune(mean_NK[tuning], labels_N[tuning], level, u_N[tuning] if randomised else None)
     conformal = fit_conformal(
         mean_NK[rest], labels_N[rest], level, method, randomised=randomised, lam=lam, k_reg=k_reg, u_N=u_N[rest]
     )

@@ -70,7 +70,7 @@ class ModelScores(NamedTuple):
 
 
 def score_models(
-    paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None = None
+    paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None
 ) -> ModelScores:
     """Every score of the ensemble of these models, and of one alone whether its temperature, sets and threshold hold.
 

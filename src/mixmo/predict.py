@@ -90,7 +90,7 @@ def predict_split(
             images = normalise(centre(batch.resident, size), dataset.mean, dataset.std)
             answers.append(Answers(net.each(images).float(), batch.labels))
             work.advance(len(batch.labels))
-    return Answers(torch.cat([each.logits for each in answers], dim=1), torch.cat([each.labels for each in answers]))
+    return Answers.joined(answers)
 
 
 def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tensor:

@@ -86,21 +86,19 @@ def own_answers(model: Model, which: str, source: str, root: Path | None) -> Ans
     return dataset_answers(model, model.trained_on, root)
 
 
-def score_corruptions(
-    paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None = None
-) -> CorruptionScores:
+def score_corruptions(paths: Sequence[Path], folder: Path, which: str, device: torch.device) -> CorruptionScores:
     """Top1, Top5 and NLL of the ensemble on every corruption and severity in `folder`, in the layout of CIFAR-C.
 
     `pooled`: over all images of all corruptions and severities, as the paper (19 x 5). `mce`: the mean error, 1 - Top1,
     over the 15 common corruptions, unnormalised as is usual on CIFAR; the mCE that divides by AlexNet's errors is
     ImageNet-C's. It is None if one of the 15 is not in the folder.
     """
-    *_, scores = corruptions_so_far(paths, folder, which, device, root)
+    *_, scores = corruptions_so_far(paths, folder, which, device, None)
     return scores
 
 
 def corruptions_so_far(
-    paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None = None
+    paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None
 ) -> Iterator[CorruptionScores]:
     """What `score_corruptions` gives, after each corruption: over those that were scored."""
     cells = corrupted(folder)

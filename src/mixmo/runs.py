@@ -18,7 +18,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,11 @@ class Run:
                 raise UserError(f"{run.path} is no run directory: {missing}; give the folders beside it that are")
             raise UserError(f"{run.path} is no run directory: it has no recipe.yaml; give the --out of a `mixmo train`")
         return run
+
+    @classmethod
+    def open_each(cls, paths: Iterable[Path | str]) -> list["Run"]:
+        """The runs of one network each that lie there, in the folders of ensembles too."""
+        return [cls.open(path) for given in paths for path in cls.open(given).networks()]
 
     @property
     def recipe(self) -> Recipe:

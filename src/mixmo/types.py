@@ -4,10 +4,10 @@ Shape legend, used as suffixes wherever shapes could be mistaken:
 N samples, M members, K classes, C channels, H W pixels, h w positions of the encoded features.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor, device
+from torch import Tensor, cat, device
 
 from mixmo.errors import UserError
 
@@ -63,6 +63,11 @@ class Answers(NamedTuple):
 
     logits: Tensor  # float32 (heads, N, K)
     labels: Tensor  # (N,)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Answers"]) -> "Answers":
+        """Those to the batches of a split as those to all of it."""
+        return cls(cat([part.logits for part in parts], dim=1), cat([part.labels for part in parts]))
 
 
 class Hidden(NamedTuple):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 import mixmo
+from helpers import noise
 from mixmo import data, multiplex
 from mixmo.calibration import Calibration, calibrate
 from mixmo.cli import main
@@ -113,11 +113,7 @@ def test_saved_networks(runs: list[Run], digits: Dataset, tmp_path: Path, printe
 
 
 def test_another_data_set(runs: list[Run], tmp_path: Path, printed: Printed) -> None:
-    for shade in (50, 150, 250):
-        for part in ("train", "test"):
-            (tmp_path / "grey" / part / str(shade)).mkdir(parents=True)
-            Image.new("L", (8, 8), shade).save(tmp_path / "grey" / part / str(shade) / "1.png")
-    other = f"folder:{tmp_path}/grey@8"
+    other = f"folder:{noise(tmp_path / 'grey', {'train': 1, 'test': 1}, 'abc', (8, 8))}@8"
     outside = open_model(runs[0].path, "last", CPU)(data.load(other, train=False).test.resident[..., :1]).logits
     detectors = {}
     for name in DETECTORS:

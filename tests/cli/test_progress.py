@@ -5,11 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
+from helpers import noise
 from mixmo import data, progress
 from mixmo.bench import Meter, Row
 from mixmo.cli import main
@@ -47,15 +46,7 @@ COMMANDS = {  # what each tells of, and of how many parts if that is known
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Four images to train on and six to test with, of two of the digits' classes."""
-    root = tmp_path / "folder"
-    random = np.random.default_rng(0)
-    for part, count in (("train", 2), ("test", 3)):
-        for label in "01":
-            (root / part / label).mkdir(parents=True)
-            for number in range(count):
-                image = Image.fromarray(random.integers(0, 256, (16, 16), np.uint8))
-                image.save(root / part / label / f"{number}.png")
-    return root
+    return noise(tmp_path / "folder", {"train": 2, "test": 3}, "01", (16, 16))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

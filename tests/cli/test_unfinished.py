@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
 import mixmo
+from helpers import noise
 from mixmo import UserError, checkpoint
 from mixmo.analysis import analyse
 from mixmo.cli import main
@@ -141,10 +141,7 @@ def test_a_training_that_goes_on_while_it_is_looked_at(
     """To another step, or to its end: all that is said is said of the weights that were read first."""
     recipe, fill = RECIPE.replace(average=0.0), checkpoint.Checkpoints.fill
     run = train(recipe, tmp_path / "run", QUIET, until=5)
-    for part in ("train", "test"):
-        for shade in (50, 150, 250):
-            (tmp_path / "grey" / part / str(shade)).mkdir(parents=True)
-            Image.new("L", (8, 8), shade).save(tmp_path / "grey" / part / str(shade) / "1.png")
+    grey = noise(tmp_path / "grey", {"train": 1, "test": 1}, "abc", (8, 8))
 
     def fill_and_go_on(self: checkpoint.Checkpoints, *given: Any, **options: Any) -> int:
         step = fill(self, *given, **options)
@@ -156,7 +153,7 @@ def test_a_training_that_goes_on_while_it_is_looked_at(
         return found.top1, found.encoders
 
     def told_apart(run: Run) -> object:
-        return score_ood([run.path], f"folder:{tmp_path}/grey@8", "last", torch.device("cpu")).detectors
+        return score_ood([run.path], f"folder:{grey}@8", "last", torch.device("cpu")).detectors
 
     for look in (filters, told_apart):
         with pytest.warns(Unfinished, match="those of step 5, "):

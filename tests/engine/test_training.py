@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +51,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(SMALL, tmp_path_factory.mktemp("runs") / "whole", RUNTIME)
 
 
+@pytest.fixture(scope="module")
+def first_epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(SMALL, tmp_path_factory.mktemp("runs") / "first", RUNTIME, until=STEPS).path
+
+
+@pytest.fixture
+def begun(first_epoch: Path, tmp_path: Path) -> Path:
+    """SMALL after its first epoch, to go on with."""
+    return shutil.copytree(first_epoch, tmp_path / "run")
+
+
 # Inside the first epoch, at its end, exactly at the first decay, inside an epoch after it, after the last step.
 @pytest.mark.parametrize("stop", [5, STEPS, 2 * STEPS, 3 * STEPS + 7, 4 * STEPS])
 def test_resume_equals_uninterrupted(finished: Run, tmp_path: Path, stop: int) -> None:
@@ -71,42 +83,39 @@ def test_a_loss_that_explodes_is_said_and_not_saved(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
-def test_a_loss_that_explodes_before_the_images_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_explodes_before_the_images_are_lost(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint from before is not replaced by one of weights that are none."""
 
     def lost(*given: Any) -> Iterator[Samples]:
         yield from itertools.islice(each_step(*given), 2)
         raise UserError("the images cannot be read")
 
-    train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
     monkeypatch.setattr("mixmo.engine.loop.each_step", lost)
     monkeypatch.setattr("mixmo.engine.schedule.Schedule.lr", lambda *_: 1e30)
     with pytest.raises(UserError, match="the images cannot be read"):
-        train(SMALL, tmp_path / "run", RUNTIME, resume=True)
-    assert [path.name for path in (tmp_path / "run").glob("checkpoints/0*")] == [f"{STEPS:08d}"]
+        train(SMALL, begun, RUNTIME, resume=True)
+    assert [path.name for path in begun.glob("checkpoints/0*")] == [f"{STEPS:08d}"]
 
 
-def test_a_last_step_that_explodes_is_not_saved(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_step_that_explodes_is_not_saved(finished: Run, begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of its epoch says nothing of it, the answers do; the checkpoint from before is there to go on from."""
-    train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
     with monkeypatch.context() as patch:
         usual = Schedule.lr
         patch.setattr(Schedule, "lr", lambda self, step: 1e38 if step == 2 * STEPS - 1 else usual(self, step))
         with pytest.raises(UserError, match=r"answers NaN or infinite values: training diverged, .*lower lr"):
-            train(SMALL, tmp_path / "run", replace(RUNTIME, save_seconds=1000), resume=True)
-    assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
+            train(SMALL, begun, replace(RUNTIME, save_seconds=1000), resume=True)
+    assert_same(train(SMALL, begun, RUNTIME, resume=True), finished)
 
 
 @pytest.mark.parametrize("lr", [math.inf, 1e8])
-def test_nor_where_nothing_is_scored(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float) -> None:
+def test_nor_where_nothing_is_scored(finished: Run, begun: Path, monkeypatch: pytest.MonkeyPatch, lr: float) -> None:
     """Also if the weights are numbers, though so large that the network answers none."""
-    train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
     with monkeypatch.context() as patch:
         usual = Schedule.lr
         patch.setattr(Schedule, "lr", lambda self, step: lr if step == STEPS + 3 else usual(self, step))
         with pytest.raises(UserError, match=r"answers NaN or infinite values: training diverged, .*lower lr"):
-            train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=STEPS + 4)
-    assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
+            train(SMALL, begun, RUNTIME, resume=True, until=STEPS + 4)
+    assert_same(train(SMALL, begun, RUNTIME, resume=True), finished)
 
 
 def test_too_little_memory_within_a_training(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,20 +529,19 @@ def test_what_fails_later_stays(
 
 
 def test_an_epoch_that_could_not_be_scored_is_scored_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Run
+    begun: Path, monkeypatch: pytest.MonkeyPatch, finished: Run
 ) -> None:
     """Nothing is lost, and it ends as it would have without the failure."""
 
     def unreadable(self: Scorer, split: Split) -> Report:
         raise UserError("none of them can be read")
 
-    train(SMALL, tmp_path / "run", RUNTIME, until=STEPS)
     with monkeypatch.context() as patched:
         patched.setattr(Scorer, "score", unreadable)
         with pytest.raises(UserError, match="none of them"):
-            train(SMALL, tmp_path / "run", RUNTIME, resume=True)
-    assert (tmp_path / "run" / "checkpoints" / f"{2 * STEPS:08d}").is_dir()
-    assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
+            train(SMALL, begun, RUNTIME, resume=True)
+    assert (begun / "checkpoints" / f"{2 * STEPS:08d}").is_dir()
+    assert_same(train(SMALL, begun, RUNTIME, resume=True), finished)
 
 
 def test_refuses_to_resume_another_recipe(finished: Run) -> None:
@@ -541,10 +549,8 @@ def test_refuses_to_resume_another_recipe(finished: Run) -> None:
         train(SMALL.replace(width=2), finished.path, RUNTIME, resume=True)
 
 
-def test_full_disk_keeps_the_earlier_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "run"
-    train(SMALL, out, RUNTIME, until=STEPS)
-    before = {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()}
+def test_full_disk_keeps_the_earlier_checkpoint(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.read_bytes() for path in (begun / "checkpoints").rglob("*") if path.is_file()}
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -552,9 +558,9 @@ def test_full_disk_keeps_the_earlier_checkpoint(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr("mixmo.checkpoint.save_tensors", full)
         with pytest.raises(UserError, match=r"No space left on device.*--resume"):
-            train(SMALL, out, RUNTIME, resume=True, until=2 * STEPS)
-    assert {path: path.read_bytes() for path in (out / "checkpoints").rglob("*") if path.is_file()} == before
-    train(SMALL, out, RUNTIME, resume=True, until=2 * STEPS)
+            train(SMALL, begun, RUNTIME, resume=True, until=2 * STEPS)
+    assert {path: path.read_bytes() for path in (begun / "checkpoints").rglob("*") if path.is_file()} == before
+    train(SMALL, begun, RUNTIME, resume=True, until=2 * STEPS)
 
 
 def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:

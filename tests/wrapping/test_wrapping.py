@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import mixmo
+from helpers import Standardised
 from mixmo.wrapping.layers import Encoders
 
 
@@ -93,14 +94,6 @@ class Scales(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.rest(self.norm(self.fine(x)) + self.coarse(nn.functional.avg_pool2d(x, 2)))
-
-
-class Standardised(nn.Conv2d):
-    """A convolution that is not linear in its weights."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        return self._conv_forward(x, weight * (weight.var((1, 2, 3), keepdim=True) + 1e-6).rsqrt(), self.bias)
 
 
 def standardised() -> nn.Module:

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
         raise UserError("--json and --csv exclude each other; give one of them")
     if parsed.measure not in DIVERSITY:
         raise unknown("diversity measure", parsed.measure, DIVERSITY)
-    runs = [Run.open(path) for given in parsed.runs for path in Run.open(given).networks()]
+    runs = Run.open_each(parsed.runs)
     if parsed.csv:
         print(to_csv({str(run.path): columns(run) for run in runs}), end="")
         return

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from jsonargparse import Namespace
 from torch import Tensor
 
 from mixmo import data
@@ -16,11 +17,13 @@ from mixmo.errors import UserError
 from mixmo.export import check_target, export
 from mixmo.hub.load import MODEL, load
 from mixmo.hub.model import Model
+from mixmo.models import Ensemble
 from mixmo.runs import Run, is_run
 from mixmo.types import Split
 
 CALIBRATION = 256  # training images that int8 takes its ranges from
 MEMORY = 2**30  # bytes of test images, decoded to float32, at most
+Labelled = tuple[Tensor, Tensor]  # images as the file takes them, and labels
 
 
 def main(arguments: list[str]) -> None:
@@ -53,25 +56,7 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"{parsed.model} does not say how its images are prepared; export it with mixmo.export instead")
     if parsed.temperature is None:
         print(temperature_line(about), file=sys.stderr)
-    calibration, test = None, None
-    if parsed.precision != "fp32":
-        try:
-            dataset = data.load(dataset_name(parsed.model, about), parsed.data, train=parsed.precision == "int8")
-            if about.classes not in (None, dataset.classes):
-                raise UserError(
-                    f"{dataset.name} has other classes than {parsed.model}; bring back what it was trained on"
-                )
-            model = Model(Path(parsed.model), [net], about, torch.device("cpu"), stored=False)
-            if parsed.precision == "int8":
-                calibration = sample(dataset.train, model, parsed.normalise, CALIBRATION)[0]
-            test = sample(dataset.test, model, parsed.normalise)
-        except UserError as error:
-            if parsed.precision == "int8":
-                raise UserError(
-                    f"int8 takes its ranges from training images, and {error}; from Python, mixmo.export(..., "
-                    "calibration=images) takes any"
-                ) from error
-            print(f"Top1 is not measured: {error}", file=sys.stderr)
+    calibration, test = (None, None) if parsed.precision == "fp32" else samples(net, about, parsed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it warns of, the summary says
         exported = export(
@@ -110,6 +95,27 @@ def temperature_line(about: About) -> str:
     return f"temperature {fitted.temperature:.4g}, from the {fitted.samples} images that were held out"
 
 
+def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | None, Labelled | None]:
+    """What int8 takes its ranges from, and the test images on which a precision is measured, where they are there."""
+    calibration, int8 = None, parsed.precision == "int8"
+    try:
+        dataset = data.load(dataset_name(parsed.model, about), parsed.data, train=int8)
+        if about.classes not in (None, dataset.classes):
+            raise UserError(f"{dataset.name} has other classes than {parsed.model}; bring back what it was trained on")
+        model = Model(Path(parsed.model), [net], about, torch.device("cpu"), stored=False)
+        if int8:
+            calibration, _ = sample(dataset.train, model, parsed.normalise, CALIBRATION)
+        return calibration, sample(dataset.test, model, parsed.normalise)
+    except UserError as error:
+        if int8:
+            raise UserError(
+                f"int8 takes its ranges from training images, and {error}; from Python, mixmo.export(..., "
+                "calibration=images) takes any"
+            ) from error
+        print(f"Top1 is not measured: {error}", file=sys.stderr)
+        return None, None
+
+
 def dataset_name(model: str, about: About) -> str:
     """What the network was trained on."""
     if is_run(model):
@@ -119,7 +125,7 @@ def dataset_name(model: str, about: About) -> str:
     return about.dataset
 
 
-def sample(split: Split, model: Model, pixels: bool, count: int | None = None) -> tuple[Tensor, Tensor]:
+def sample(split: Split, model: Model, pixels: bool, count: int | None = None) -> Labelled:
     """Images as the file takes them, and labels: `count` at random, or all that fit the memory."""
     about = model.about
     channels, height, width = about.size

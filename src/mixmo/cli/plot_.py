@@ -53,16 +53,14 @@ def add_runs(into: ArgumentParser, arguments: list[str]) -> None:
     into.add_argument("runs", nargs="+", type=Path, help="run directories")
 
 
-def opened(parsed: Namespace) -> list[Run]:
-    return [Run.open(path) for given in parsed.runs for path in Run.open(given).networks()]
-
-
 KINDS = {
     "masks": Kind("every mask at several ratios, on two images", add_masks, draw_masks),
     "weights": Kind("the loss weights w_r over the ratio", lambda *_: None, lambda _: weights.draw()),
     "pairs": Kind("a batch of a recipe after each stage", add_pairs, draw_pairs),
-    "dynamics": Kind("scores of runs by epoch", add_runs, lambda parsed: dynamics.draw(opened(parsed))),
-    "filters": Kind("norms of the encoders' filters", add_runs, lambda parsed: filters.draw(opened(parsed))),
+    "dynamics": Kind("scores of runs by epoch", add_runs, lambda parsed: dynamics.draw(Run.open_each(parsed.runs))),
+    "filters": Kind(
+        "norms of the encoders' filters", add_runs, lambda parsed: filters.draw(Run.open_each(parsed.runs))
+    ),
 }
 
 

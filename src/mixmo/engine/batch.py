@@ -45,8 +45,8 @@ class Draws(NamedTuple):
     pixel: PixelDraws | None
     hidden: HiddenDraws | None
     subnets: tuple[Subnet, ...]
-    pool: Split | None = None  # where the numbers of samples count, if not in the resident data set
-    saliency: SaliencyDraws | None = None
+    pool: Split | None  # where the numbers of samples count, if not in the resident data set
+    saliency: SaliencyDraws | None
 
     def of(self, part: slice) -> "Draws":
         """What concerns a part of the samples of the batch, once they are paired."""

@@ -27,7 +27,7 @@ def singles(recipe: Recipe) -> list[Recipe]:
     return [recipe.replace(networks=1, seed=recipe.seed + i) for i in range(recipe.networks)]
 
 
-def open_or_create(recipe: Recipe, out: Path, resume: bool, fitted: bool = False) -> Run:
+def open_or_create(recipe: Recipe, out: Path, resume: bool, fitted: bool) -> Run:
     """The run to write to. One of another recipe is refused; epochs that were `fitted` to a budget are taken over."""
     if not (resume and (out / "recipe.yaml").exists()):
         return Run.create(out, recipe)

@@ -103,15 +103,7 @@ def export(
         raise UserError(f"classes = {classes!r}; give a name for each class")
     check_size(size)
     size = input_size(net) if size is None else (size[0], size[1], size[2])
-    if isinstance(calibration, Calibration):
-        raise UserError(
-            "`calibration` takes images, from which int8 has its ranges; give what mixmo.calibrate fitted in "
-            "net.about = mixmo.About(..., calibration=...), or as temperature=calibration.temperature"
-        )
-    for images in (calibration, None if test is None else test[0]):
-        check_images(images, size)
-    if precision == "int8" and (calibration is None or len(calibration) == 0):
-        raise UserError("int8 takes its ranges from images; give some hundred of the training set as `calibration`")
+    check_images(calibration, test, size, precision)
     mean, std = check_statistics(mean, std, size[0], normalise)
     folded, whole, why = prepared(net)
     graph, reference = (Deployed(one, temperature, *((mean, std) if normalise else ())) for one in (folded, whole))
@@ -165,12 +157,22 @@ def checked_temperature(given: float) -> float:
     return temperature
 
 
-def check_images(images: Tensor | None, size: Size) -> None:
-    """Refuses what the file would not take."""
-    if not isinstance(images, Tensor | None):
-        raise UserError(f"images are a {type(images).__name__}; give a tensor (N, C, H, W), as the file takes them")
-    if images is not None and tuple(images.shape[1:]) != size:
-        raise UserError(f"images of shape {tuple(images.shape[1:])} given for a file that takes {size}; resize them")
+def check_images(calibration: Tensor | None, test: tuple[Tensor, Tensor] | None, size: Size, precision: str) -> None:
+    """Refuses what the file would not take, and int8 without images."""
+    if isinstance(calibration, Calibration):
+        raise UserError(
+            "`calibration` takes images, from which int8 has its ranges; give what mixmo.calibrate fitted in "
+            "net.about = mixmo.About(..., calibration=...), or as temperature=calibration.temperature"
+        )
+    for images in (calibration, None if test is None else test[0]):
+        if not isinstance(images, Tensor | None):
+            raise UserError(f"images are a {type(images).__name__}; give a tensor (N, C, H, W), as the file takes them")
+        if images is not None and tuple(images.shape[1:]) != size:
+            raise UserError(
+                f"images of shape {tuple(images.shape[1:])} given for a file that takes {size}; resize them"
+            )
+    if precision == "int8" and (calibration is None or len(calibration) == 0):
+        raise UserError("int8 takes its ranges from images; give some hundred of the training set as `calibration`")
 
 
 def check_target(path: Path, precision: str, overwrite: bool) -> None:

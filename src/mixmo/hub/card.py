@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 
 from mixmo.about import About
+from mixmo.calibration import Calibration
 from mixmo.hub.backbones import library
 from mixmo.hub.origin import Origin
 
@@ -18,7 +19,7 @@ NAMES = {  # of our scores: (in the table, the Hub's metric)
 }
 
 
-def card(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None = None) -> str:
+def card(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None) -> str:
     """The text of README.md."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -46,7 +47,7 @@ def card(name: str, architecture: dict[str, Any], about: About | None, origin: O
     return str(ModelCard(content))
 
 
-def body(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None = None) -> str:
+def body(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None) -> str:
     """What a reader wants to know."""
     given = "" if "create" in architecture or library(architecture) else ", model=YOUR_BARE_MODEL"
     lines = [
@@ -81,24 +82,7 @@ def body(name: str, architecture: dict[str, Any], about: About | None, origin: O
         lines += ["", "## Scores", *scores_table(about, origin)]
     if origin is not None:
         lines += ["", "## Training", *training(origin)]
-    fitted = about.calibration
-    lines += ["", "## Calibration"]
-    if fitted is None:
-        return "\n".join([*lines, "None: probabilities are as trained.", ""])
-    if fitted.samples == 0:
-        known = origin and origin.temperature
-        lines += [f"Temperature {fitted.temperature:.4f}: {known or 'not fitted on held-out images'}."]
-    else:
-        lines += [f"Fitted on {fitted.samples} held-out images: temperature {fitted.temperature:.4f}."]
-    if fitted.conformal:
-        method, level = fitted.conformal.method, fitted.conformal.level
-        lines += [f"Sets (`.sets`, {method}) hold the true class with probability {level:g}."]
-    if fitted.selective:
-        lines += [
-            f"Answers that are not left out (`.abstain`) are wrong at most {100 * fitted.selective.risk:g} % of the "
-            f"time; {100 * fitted.selective.coverage:.1f} % of the held-out images are answered."
-        ]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", "## Calibration", *calibrated(about.calibration, origin), ""])
 
 
 def scores_table(about: About, origin: Origin | None) -> list[str]:
@@ -138,6 +122,25 @@ def training(origin: Origin) -> list[str]:
         yaml.safe_dump(recipe, sort_keys=False).strip(),
         "```",
     ]
+
+
+def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
+    """What was fitted, to which images, and what it promises."""
+    if fitted is None:
+        return ["None: probabilities are as trained."]
+    lines = [f"Fitted on {fitted.samples} held-out images: temperature {fitted.temperature:.4f}."]
+    if fitted.samples == 0:
+        known = origin and origin.temperature
+        lines = [f"Temperature {fitted.temperature:.4f}: {known or 'not fitted on held-out images'}."]
+    if fitted.conformal:
+        method, level = fitted.conformal.method, fitted.conformal.level
+        lines += [f"Sets (`.sets`, {method}) hold the true class with probability {level:g}."]
+    if fitted.selective:
+        lines += [
+            f"Answers that are not left out (`.abstain`) are wrong at most {100 * fitted.selective.risk:g} % of the "
+            f"time; {100 * fitted.selective.coverage:.1f} % of the held-out images are answered."
+        ]
+    return lines
 
 
 def sentence(architecture: dict[str, Any]) -> str:

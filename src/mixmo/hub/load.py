@@ -79,10 +79,8 @@ def about_run(run: Run, which: str, step: int | None) -> About:
     return about.calibrated(validation_calibration(run, which))
 
 
-def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration | None:
-    """Fitted to the images that the run held out; None if it did not. Never to the test set."""
-    if run.recipe.validation == 0:
-        return None
+def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration:
+    """Fitted to the images that the run held out, never to the test set."""
     path = run.path / f"logits-{which}.safetensors"
     tensors = load_tensors(path)
     if not {"validation_logits", "validation_labels"} <= tensors.keys():

@@ -89,12 +89,12 @@ class Model(NamedTuple):
             images = part.resident if ready else self.prepared(part.resident)
             parts.append(Answers(self(images, images_per_pass=images_per_pass).logits, part.labels))
             work.advance(len(part.labels))
-        return Answers(torch.cat([part.logits for part in parts], 1), torch.cat([part.labels for part in parts]))
+        return Answers.joined(parts)
 
 
 def networks(path: Path) -> list[Path]:
     """Where each network of a model is."""
-    return [Run.open(one).path for one in Run.open(path).networks()] if is_run(path) else [path]
+    return [run.path for run in Run.open_each([path])] if is_run(path) else [path]
 
 
 def open_model(path: Path, which: str, device: torch.device) -> Model:
@@ -126,8 +126,8 @@ def labelled_files(model: Model, where: Path, doing: str) -> Iterator[Split]:
 
 def file_answers(model: Model, where: Path, doing: str) -> Answers:
     """To the images in a folder of class folders, or in a CSV of path,label."""
-    parts = [Answers(model(part.resident).logits, part.labels) for part in labelled_files(model, where, doing)]
-    return Answers(torch.cat([part.logits for part in parts], dim=1), torch.cat([part.labels for part in parts]))
+    batches = labelled_files(model, where, doing)
+    return Answers.joined([Answers(model(batch.resident).logits, batch.labels) for batch in batches])
 
 
 def dataset_answers(model: Model, name: str, root: Path | None) -> Answers:
@@ -178,6 +178,6 @@ def is_dataset(what: str) -> bool:
     return False
 
 
-def labelled_answers(model: Model, what: str, root: Path | None = None) -> Answers:
+def labelled_answers(model: Model, what: str, root: Path | None) -> Answers:
     """To a data set by its name, or to files."""
     return dataset_answers(model, what, root) if is_dataset(what) else file_answers(model, Path(what), "scoring")

@@ -112,18 +112,16 @@ def fit_conformal(
     return replace(unfitted, quantile=_quantile(own_N, level))
 
 
-def tune(
-    logits_NK: Tensor, labels_N: Tensor, level: float = 0.9, *, randomised: bool = False, u_N: Tensor | None = None
-) -> tuple[float, int]:
+def tune(logits_NK: Tensor, labels_N: Tensor, level: float, u_N: Tensor | None = None) -> tuple[float, int]:
     """lam and k_reg of RAPS, as its authors choose them: on samples other than those of the quantile.
 
-    k_reg is the `level` quantile of the true classes' ranks; lam that of `LAMBDAS` with the smallest sets on average.
+    k_reg is the `level` quantile of the true classes' ranks; lam that of `LAMBDAS` with the smallest sets on average,
+    which are randomised sets if there are uniform numbers `u_N` for them.
     """
     logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     rank_N = ranks(logits_NK.softmax(1)).gather(1, labels_N[:, None])[:, 0]
     k_reg = round(_quantile(rank_N.double(), level))
-    if randomised and u_N is None:
-        u_N = torch.rand(len(labels_N), dtype=torch.float64)
+    randomised = u_N is not None
 
     def size(lam: float) -> float:
         fitted = fit_conformal(logits_NK, labels_N, level, "raps", randomised=randomised, lam=lam, k_reg=k_reg, u_N=u_N)

@@ -45,7 +45,7 @@ def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:
     return [call.input.shape[1:] for _, call in _calls(net, size) if call.name in names]
 
 
-def training_bytes(net: Network, size: tuple[int, int, int], batch: int, precision: str = "fp32") -> int:
+def training_bytes(net: Network, size: tuple[int, int, int], batch: int, precision: str) -> int:
     """What a training step on images (C, H, W) needs at least.
 
     Weights, gradients and momentum, and the convolutions' outputs, of which the backward pass needs the most.
