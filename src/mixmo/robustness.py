@@ -19,7 +19,7 @@ from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.registry import where
 from mixmo.errors import UserError
 from mixmo.evaluation import run_answers, stack
-from mixmo.hub.model import Model, dataset_answers, labelled_answers, open_model
+from mixmo.hub.model import Model, check_same_classes, dataset_answers, labelled_answers, open_model
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
 from mixmo.metrics.report import json_ready
 from mixmo.progress import Work
@@ -175,6 +175,8 @@ def score_ood(
     if folders.same(name, inside, where(root)):
         was = f"what {paths[0]} was trained on" if on is None else "what --on names"
         raise UserError(f"--ood {name} is {was}; give another data set")
+    if on is not None:
+        check_same_classes(models)
     foreign = data.load(name, root, train=False).test
     own = [
         own_answers(model, which, source, root) if on is None else labelled_answers(model, on, root) for model in models

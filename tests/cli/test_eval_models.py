@@ -207,6 +207,21 @@ def test_other_images_told_from_files_of_the_user(own: Path, files: Path, scored
     assert found["detectors"]["max_probability"]["auroc"] == pytest.approx(expected, abs=1e-6)
 
 
+def test_an_ensemble_of_which_the_files_do_not_show_that_the_classes_differ(
+    saved: Path, files: Path, tmp_path: Path, said: Callable[..., str]
+) -> None:
+    """Two of them change places, and no file is of either: the labels are the same, the answers are not."""
+    net = mixmo.load(saved)
+    assert net.about is not None
+    mixmo.save_pretrained(net, tmp_path / "turned", about=dataclasses.replace(net.about, classes=tuple("0123456798")))
+    lines = (files / "list.csv").read_text().splitlines()
+    few = files / "few.csv"
+    few.write_text("\n".join(line for line in lines if not line.endswith((",8", ",9"))))
+    for asked in ((), ("--ood", "digits")):
+        sentence = said("eval", saved, tmp_path / "turned", "--on", few, *asked, *ON_CPU)
+        assert f"{tmp_path / 'turned'} knows other classes than {saved}; an ensemble needs the same" in sentence
+
+
 def test_a_network_of_a_data_set_that_is_not_here(own: Path, said: Callable[..., str]) -> None:
     for asked in ((), ("--multiplex",), ("--ood", "digits")):
         assert f"{own} was trained on birds, which is no data set here (" in said("eval", own, *asked, *ON_CPU)
