@@ -167,8 +167,8 @@ def score_ood(
 
     Their own are the test images of what they were trained on, or the labelled ones `on`, as in `score_models`.
 
-    The foreign images are the positives. They are brought to the size and the channels of the models' own images and
-    normalised like them, so that neither size nor range gives them away.
+    The foreign images are the positives. They are brought to the size and the channels of the models' own images, cut
+    like them where the middle alone is seen, and normalised like them, so that nothing of this gives them away.
     """
     models = [open_model(path, which, device) for path in paths]
     inside = models[0].trained_on if on is None else on
@@ -201,6 +201,8 @@ def score_ood(
 def _foreign_logits(model: Model, split: Split, work: Work) -> Tensor:
     parts = []
     for part in split.batches(500):
-        parts.append(model(fit(part.resident.to(model.device), *model.about.size)).logits.cpu())
+        images = part.resident.to(model.device)
+        seen = fit(images, *model.about.size) if model.about.resize is None else model.prepared(images)
+        parts.append(model(seen).logits.cpu())
         work.advance(len(part.labels))
     return torch.cat(parts, 1)

@@ -14,7 +14,6 @@ from sklearn.metrics import roc_auc_score
 import mixmo
 from mixmo import multiplex
 from mixmo.about import About
-from mixmo.augment.basic import fit
 from mixmo.calibration import calibrate
 from mixmo.cli import main
 from mixmo.cli.tables import print_answers
@@ -201,7 +200,7 @@ def test_other_images_told_from_files_of_the_user(own: Path, files: Path, scored
     model = open_model(own, "last", torch.device("cpu"))
     inside = file_answers(model, files / "images", "scoring").logits.mean(0).softmax(1).amax(1)
     digits = mixmo.data.load("digits").test.images
-    outside = model(fit(digits, *model.about.size)).probs.amax(1)
+    outside = model(model.prepared(digits)).probs.amax(1)
     positive = torch.cat((torch.zeros(60), torch.ones(360)))
     expected = roc_auc_score(positive, -torch.cat((inside, outside)))
     assert found["detectors"]["max_probability"]["auroc"] == pytest.approx(expected, abs=1e-6)
