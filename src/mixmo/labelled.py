@@ -10,7 +10,7 @@ from torch import Tensor
 from mixmo.calibration import Calibration
 from mixmo.errors import UserError
 from mixmo.evaluation import stack
-from mixmo.hub.model import dataset_answers, labelled_answers, open_model
+from mixmo.hub.model import check_same_classes, dataset_answers, labelled_answers, open_model
 from mixmo.metrics import METRICS, Report, evaluate
 from mixmo.metrics.report import json_ready
 from mixmo.placement import on_cpu
@@ -78,9 +78,7 @@ def score_models(
     the first model was trained on.
     """
     models = [open_model(path, which, device) for path in paths]
-    for model in models:
-        if model.about.classes != models[0].about.classes:
-            raise UserError(f"{model.path} knows other classes than {paths[0]}; an ensemble needs the same")
+    check_same_classes(models)
     answer = dataset_answers if on is None else labelled_answers  # a folder may happen to have the data set's name
     on = models[0].trained_on if on is None else on
     logits_MNK, labels_N = stack([answer(model, on, root) for model in track(models, "models")], paths)

@@ -19,7 +19,7 @@ from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.registry import where
 from mixmo.errors import UserError
 from mixmo.evaluation import run_answers, stack
-from mixmo.hub.model import Model, dataset_answers, labelled_answers, open_model
+from mixmo.hub.model import Model, check_same_classes, dataset_answers, labelled_answers, open_model
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
 from mixmo.metrics.report import json_ready
 from mixmo.progress import Work
@@ -165,14 +165,16 @@ def score_ood(
 
     Their own are the test images of what they were trained on, or the labelled ones `on`, as in `score_models`.
 
-    The foreign images are the positives. They are brought to the size and the channels of the models' own images and
-    normalised like them, so that neither size nor range gives them away.
+    The foreign images are the positives. They are brought to the size and the channels of the models' own images, cut
+    like them where the middle alone is seen, and normalised like them, so that nothing of this gives them away.
     """
     models = [open_model(path, which, device) for path in paths]
     inside = models[0].trained_on if on is None else on
     if folders.same(name, inside, where(root)):
         was = f"what {paths[0]} was trained on" if on is None else "what --on names"
         raise UserError(f"--ood {name} is {was}; give another data set")
+    if on is not None:
+        check_same_classes(models)
     foreign = data.load(name, root, train=False).test
     own = [
         own_answers(model, which, source, root) if on is None else labelled_answers(model, on, root) for model in models
@@ -197,6 +199,8 @@ def score_ood(
 def _foreign_logits(model: Model, split: Split, work: Work) -> Tensor:
     parts = []
     for part in split.batches(500):
-        parts.append(model(fit(part.resident.to(model.device), *model.about.size)).logits.cpu())
+        images = part.resident.to(model.device)
+        seen = fit(images, *model.about.size) if model.about.resize is None else model.prepared(images)
+        parts.append(model(seen).logits.cpu())
         work.advance(len(part.labels))
     return torch.cat(parts, 1)

@@ -217,6 +217,9 @@ def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "broken.yaml").write_text("width: [\n")
     (tmp_path / "bytes.yaml").write_bytes(b"width: \xff\n")
+    (tmp_path / "date.yaml").write_text("width: 2020-99-99\n")
+    (tmp_path / "tag.yaml").write_text("augmix: !!bool x\n")
+    (tmp_path / "deep.yaml").write_text("width: " + "[" * 3000)
     cases = [
         (["trian"], "did you mean 'train'"),
         (["train", "digits/cutmixmo", *out], "did you mean 'digits/cut-mixmo'"),
@@ -229,6 +232,9 @@ def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
         ([*train, "--config", str(tmp_path / "twice.yaml"), *out], "twice.yaml gives width more than once"),
         ([*train, "--config", str(tmp_path / "list.yaml"), *out], "holds no fields"),
         ([*train, "--config", str(tmp_path / "broken.yaml"), *out], "broken.yaml cannot be read"),
+        ([*train, "--config", str(tmp_path / "date.yaml"), *out], "date.yaml cannot be read: month must be in 1..12"),
+        ([*train, "--config", str(tmp_path / "tag.yaml"), *out], "tag.yaml cannot be read"),
+        ([*train, "--config", str(tmp_path / "deep.yaml"), *out], "deep.yaml cannot be read: maximum recursion depth"),
         ([*train, f"--config={tmp_path / 'bytes.yaml'}", *out], "bytes.yaml cannot be read: 'utf-8' codec"),
         ([*train, "--config", str(tmp_path / "absent.yaml"), *out], "absent.yaml cannot be read: No such file"),
         ([*train], "out"),

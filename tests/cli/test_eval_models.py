@@ -14,7 +14,6 @@ from sklearn.metrics import roc_auc_score
 import mixmo
 from mixmo import multiplex
 from mixmo.about import About
-from mixmo.augment.basic import fit
 from mixmo.calibration import calibrate
 from mixmo.cli import main
 from mixmo.cli.tables import print_answers
@@ -201,10 +200,25 @@ def test_other_images_told_from_files_of_the_user(own: Path, files: Path, scored
     model = open_model(own, "last", torch.device("cpu"))
     inside = file_answers(model, files / "images", "scoring").logits.mean(0).softmax(1).amax(1)
     digits = mixmo.data.load("digits").test.images
-    outside = model(fit(digits, *model.about.size)).probs.amax(1)
+    outside = model(model.prepared(digits)).probs.amax(1)
     positive = torch.cat((torch.zeros(60), torch.ones(360)))
     expected = roc_auc_score(positive, -torch.cat((inside, outside)))
     assert found["detectors"]["max_probability"]["auroc"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_ensemble_of_which_the_files_do_not_show_that_the_classes_differ(
+    saved: Path, files: Path, tmp_path: Path, said: Callable[..., str]
+) -> None:
+    """Two of them change places, and no file is of either: the labels are the same, the answers are not."""
+    net = mixmo.load(saved)
+    assert net.about is not None
+    mixmo.save_pretrained(net, tmp_path / "turned", about=dataclasses.replace(net.about, classes=tuple("0123456798")))
+    lines = (files / "list.csv").read_text().splitlines()
+    few = files / "few.csv"
+    few.write_text("\n".join(line for line in lines if not line.endswith((",8", ",9"))))
+    for asked in ((), ("--ood", "digits")):
+        sentence = said("eval", saved, tmp_path / "turned", "--on", few, *asked, *ON_CPU)
+        assert f"{tmp_path / 'turned'} knows other classes than {saved}; an ensemble needs the same" in sentence
 
 
 def test_a_network_of_a_data_set_that_is_not_here(own: Path, said: Callable[..., str]) -> None:

@@ -34,7 +34,7 @@ from mixmo.engine.step import Step
 from mixmo.evaluation import load_network, score_runs
 from mixmo.loss import loss
 from mixmo.metrics.report import Report, evaluate
-from mixmo.models import Network, multiply_adds, training_bytes
+from mixmo.models import FAMILIES, Network, Parts, multiply_adds, training_bytes
 from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
 from mixmo.runs import Run
@@ -116,6 +116,25 @@ def test_nor_where_nothing_is_scored(finished: Run, begun: Path, monkeypatch: py
         with pytest.raises(UserError, match=r"answers NaN or infinite values: training diverged, .*lower lr"):
             train(SMALL, begun, RUNTIME, resume=True, until=STEPS + 4)
     assert_same(train(SMALL, begun, RUNTIME, resume=True), finished)
+
+
+def test_a_network_that_divides_by_the_deviation_of_an_image_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a user's own: that an image of one grey has no deviation says nothing about the weights."""
+
+    class Standardised(torch.nn.Module):
+        def forward(self, x_NCHW: torch.Tensor) -> torch.Tensor:
+            centred = x_NCHW - x_NCHW.mean((1, 2, 3), keepdim=True)
+            return centred / centred.std((1, 2, 3), keepdim=True)
+
+    def own(depth: int, width: int) -> Parts:
+        parts = FAMILIES["wrn"](depth, width)
+        return parts._replace(encoder=lambda channels: torch.nn.Sequential(Standardised(), parts.encoder(channels)))
+
+    monkeypatch.setitem(FAMILIES, "own", own)
+    train(SMALL.replace(model="own"), tmp_path / "run", RUNTIME, until=2)
+    assert [path.name for path in (tmp_path / "run").glob("checkpoints/0*")] == ["00000002"]
 
 
 def test_too_little_memory_within_a_training(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

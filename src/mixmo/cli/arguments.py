@@ -64,7 +64,7 @@ def check_file(path: Path) -> None:
     try:
         text = path.read_text(encoding="utf-8")
         content = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except Exception as error:  # of a value that is not what it is tagged as, or no date, yaml lets anything pass
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"--config {path} cannot be read: {reason}; give a YAML file of fields") from error
     if not isinstance(content, dict):

@@ -168,6 +168,13 @@ def check_known(model: Model, labels: set[str], where: str) -> None:
         raise UserError(f"{where} has classes that the model does not know: {', '.join(unknown[:5])}; remove them")
 
 
+def check_same_classes(models: Sequence[Model]) -> None:
+    """Those of an ensemble, in one order: labels of a few of them would not tell."""
+    for model in models:
+        if model.about.classes != models[0].about.classes:
+            raise UserError(f"{model.path} knows other classes than {models[0].path}; an ensemble needs the same")
+
+
 def is_dataset(what: str) -> bool:
     """Whether this is a data set by its name; else it is files, which are there."""
     if what.startswith(PREFIX) or (what in data.DATASETS and not Path(what).exists()):
