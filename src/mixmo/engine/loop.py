@@ -255,7 +255,7 @@ class Trainer:
         return line
 
     def save(self) -> None:
-        """But not what answers no more: weights that the last step made huge, say, which nothing has scored yet."""
+        """A checkpoint, but not of what answers no more, such as weights that the last, unscored step made huge."""
         # Of noise: a network of one's own may divide by the deviation of an image.
         noise = torch.rand(1, *self.recipe.seen(self.dataset.size), generator=Generator().manual_seed(0), device="cpu")
         with evaluating(self.net), torch.no_grad():
