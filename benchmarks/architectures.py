@@ -23,7 +23,7 @@ from families import PYTORCHCV, TIMM, TORCHVISION
 from torch import Tensor, nn
 
 import mixmo
-from mixmo.masks import MASKS
+from mixmo.mixing.masks import MASKS
 
 KINDS = (*MASKS, "linear", "sum")
 CLASSES = 10
@@ -147,7 +147,7 @@ def onnx(architecture: Architecture) -> dict[str, Any]:
     """The largest difference of the exported file's answers from PyTorch's."""
     torch.manual_seed(0)
     net = wrapped(build(architecture), architecture).eval()
-    from mixmo.export import export
+    from mixmo.exporters.export import export
 
     with tempfile.TemporaryDirectory() as folder:
         return {"onnx": export(net, Path(folder) / "model.onnx").difference}

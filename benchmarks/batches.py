@@ -10,13 +10,13 @@ import argparse
 import torch
 
 from mixmo.augment.pixel import AUGMENTATIONS
-from mixmo.bench import timed
+from mixmo.data.types import Dataset
 from mixmo.engine.batch import Batches
-from mixmo.engine.bed import random_dataset
+from mixmo.engine.benchmark import timed
 from mixmo.engine.estimate import estimate
-from mixmo.masks import MASKS
+from mixmo.engine.step_timer import random_dataset
+from mixmo.mixing.masks import MASKS
 from mixmo.recipes import PROTOCOLS, Recipe, named
-from mixmo.types import Dataset
 
 
 def batch_seconds(recipe: Recipe, dataset: Dataset, device: torch.device) -> float:

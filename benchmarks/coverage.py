@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mixmo.calibration import calibrate
+from mixmo.calibration.conformal import CONFORMAL
+from mixmo.calibration.posthoc import calibrate
+from mixmo.inference.prediction import Prediction
 from mixmo.metrics import METRICS
-from mixmo.metrics.conformal import CONFORMAL
-from mixmo.prediction import Prediction
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
 
 LEVELS = (0.8, 0.9, 0.95)
 RISKS = (0.02, 0.05, 0.1)

@@ -25,13 +25,14 @@ from torch.utils.data import DataLoader, Dataset
 
 import mixmo
 from mixmo import data
+from mixmo.data.catalog import where
 from mixmo.data.stream import Files
 from mixmo.engine.batch import Batches
-from mixmo.engine.bed import random_dataset
 from mixmo.engine.source import each_step, plan
-from mixmo.errors import UserError
-from mixmo.random import Stream
+from mixmo.engine.step_timer import random_dataset
 from mixmo.recipes import PROTOCOLS, Recipe, named
+from mixmo.utils.errors import UserError
+from mixmo.utils.rng import Stream
 
 SIZE, BATCH = 256, 128
 DEVICE = torch.device("cpu")  # or as `--device` says
@@ -165,7 +166,7 @@ def main() -> None:
     pipeline("resident, CIFAR-100 Cut-MixMo batches", cifar, resident, 50, options.repeats)
     pipeline("the same + pixel CutMix", cifar.replace(pixel="cutmix"), resident, 50, options.repeats)
     with tempfile.TemporaryDirectory() as folder:
-        source = data.registry.where(None) / "tiny-imagenet-200"
+        source = where(None) / "tiny-imagenet-200"
         make_files(Path(folder), options.images, source)
         name = f"folder:{folder}@{SIZE}"
         dataset = data.load(name, device=DEVICE, stream=True, workers=options.workers)

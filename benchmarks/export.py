@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 import mixmo
-from mixmo.export import export, onnx_, pt2
-from mixmo.export.metadata import INPUT
+from mixmo.exporters import onnx, pt2
+from mixmo.exporters.export import export
+from mixmo.exporters.file_metadata import INPUT
 
 CLASSES, SIZE = 100, (3, 32, 32)
 
@@ -56,7 +57,7 @@ def export_plain(name: str, path: Path, alike: bool) -> None:
     if alike:
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batch = torch.export.Dim("batch", min=1)
-    with onnx_.quiet():
+    with onnx.quiet():
         program = torch.export.export(net, (torch.rand(2, *SIZE),), dynamic_shapes=({0: batch},))
         if path.suffix == ".pt2":
             pt2.tidy(program)
@@ -69,7 +70,7 @@ def export_plain(name: str, path: Path, alike: bool) -> None:
         written = torch.onnx.export(program, input_names=[INPUT], output_names=["probs"], dynamo=True, verbose=False)
     assert written is not None  # as it is with dynamo
     model = written.model_proto
-    onnx_.tidy(model)
+    onnx.tidy(model)
     path.write_bytes(model.SerializeToString())
 
 

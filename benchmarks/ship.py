@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/ship.py RUN cifar100/cut-mixmo-wrn28-4 --data DATA --samples 3
 
-Writes src/mixmo/shipped/NAME, which `mixmo.load(NAME)` then finds. With --data, the scores are measured with the
+Writes src/mixmo/hub/weights/NAME, which `mixmo.load(NAME)` then finds. With --data, the scores are measured with the
 weights as they are saved, in float32 (WRN-28-4 on CIFAR-100: 4.4 minutes of one core); without, they are of the
 run's logits. With --samples n, the first test images that are classified rightly, of n different classes, go to
 tests/samples.
@@ -19,12 +19,12 @@ from torch import Tensor
 
 import mixmo
 from mixmo import data
-from mixmo.calibration import Calibration
+from mixmo.calibration.posthoc import Calibration
 from mixmo.hub.folder import CARD, WEIGHTS, rounded
+from mixmo.inference.predict import predict_split
 from mixmo.metrics import evaluate
 from mixmo.metrics.report import Report, Scores
-from mixmo.predict import predict_split
-from mixmo.runs import SCORES, Run
+from mixmo.runs.directory import SCORES, Run
 
 HERE = Path(__file__).resolve().parents[1]
 LARGEST = 16e6  # bytes of weights

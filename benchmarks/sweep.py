@@ -24,8 +24,8 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     import torch
     from torch._inductor.runtime import triton_heuristics
 
-    from mixmo import bench
-    from mixmo.engine.bed import Bed
+    from mixmo.engine import benchmark
+    from mixmo.engine.step_timer import Bed
     from mixmo.models import multiply_adds
     from mixmo.recipes import named
 
@@ -61,7 +61,7 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     ghost = 64 if "ghost" in options else 0
     recipe = named(method).replace(width=int(width), batch_size=int(batch), ghost=ghost, precision="bf16")
     device = torch.device("cuda")
-    dataset = bench.synthetic("cifar100", device)
+    dataset = benchmark.synthetic("cifar100", device)
     bed = Bed(recipe, dataset, device, compiled="eager" not in options)
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
@@ -70,7 +70,7 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     for _ in range(16):
         bed.next_step()
     losses = (bed.step.meter / 20).tolist()
-    alone_, whole = (bench.timed(call, device, 0.35, 5) for call in (bed.same_step, bed.next_step))
+    alone_, whole = (benchmark.timed(call, device, 0.35, 5) for call in (bed.same_step, bed.next_step))
     n = recipe.batch_size
     operations = 6 * multiply_adds(bed.net, (3, 32, 32))
     result: dict[str, Any] = {
@@ -135,13 +135,14 @@ def predict(out: Path, job: str, width: int, compiled: bool, ready: Callable[[],
     """A pass over 10,000 test images: eager, folded, compiled."""
     import torch
 
-    from mixmo import Ensemble, bench
-    from mixmo.fold import fold
-    from mixmo.predict import predict_split
+    from mixmo import Ensemble
+    from mixmo.engine import benchmark
+    from mixmo.inference.predict import predict_split
     from mixmo.recipes import named
+    from mixmo.surgery.fold import fold
 
     recipe, device = named("cifar100/cut-mixmo").replace(width=width), torch.device("cuda")
-    dataset = bench.synthetic("cifar100", device)
+    dataset = benchmark.synthetic("cifar100", device)
     net, vanilla = (
         each.network(100).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         for each in (recipe, named("cifar100/vanilla").replace(width=width))
@@ -156,7 +157,7 @@ def predict(out: Path, job: str, width: int, compiled: bool, ready: Callable[[],
         predict_split(net, dataset, dataset.test, **options)
         torch.cuda.synchronize()
         first = time.perf_counter() - t
-        timing = bench.timed(lambda: predict_split(net, dataset, dataset.test, **options), device, 0.4, 3)
+        timing = benchmark.timed(lambda: predict_split(net, dataset, dataset.test, **options), device, 0.4, 3)
         seconds[name] = {"first": first, "then": timing.seconds, "spread": timing.spread}
 
     folded = fold(net)

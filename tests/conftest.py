@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 
 def declare_operators() -> None:
@@ -30,12 +31,12 @@ OPERATORS = torch.library.Library("torchvision", "FRAGMENT")  # they live as lon
 declare_operators()
 
 from mixmo import data  # noqa: E402
-from mixmo.cli import main  # noqa: E402
+from mixmo.cli.app import main  # noqa: E402
+from mixmo.data.types import Dataset  # noqa: E402
 from mixmo.engine import Runtime, train  # noqa: E402
-from mixmo.progress import Board, Work  # noqa: E402
 from mixmo.recipes import named  # noqa: E402
-from mixmo.runs import Run  # noqa: E402
-from mixmo.types import Dataset  # noqa: E402
+from mixmo.runs.directory import Run  # noqa: E402
+from mixmo.utils.progress import Board, Work  # noqa: E402
 
 pytest.register_assert_rewrite("helpers")  # so that what differs is shown
 torch.set_num_threads(1)  # two test processes on two cores: threads that spin for each other cost a hundredfold
@@ -117,3 +118,21 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def draw() -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return a function (members, samples, classes, seed) -> logits (M, N, K), labels (N,).
+
+    Members err together at times; every count is positive.
+    """
+
+    def draw(members: int, samples: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        labels = torch.randint(classes, (samples,), generator=generator)
+        shared = torch.randn(samples, classes, generator=generator, dtype=torch.float64)
+        own = torch.randn(members, samples, classes, generator=generator, dtype=torch.float64)
+        signal = 2 * torch.nn.functional.one_hot(labels, classes)
+        return 1.5 * (shared + own + signal), labels
+
+    return draw

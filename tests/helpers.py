@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import mixmo
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
 
 
 def assert_same(one: Run, two: Run) -> None:

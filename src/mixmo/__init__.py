@@ -8,27 +8,58 @@ for images, labels in loader:
 probabilities = net.eval()(images).softmax(-1)
 """
 
-from mixmo.startup import stoppable
+import importlib
+from typing import TYPE_CHECKING, Any
 
-with stoppable():
-    from mixmo.about import About
-    from mixmo.calibration import Calibration, calibrate
-    from mixmo.convert import convert
-    from mixmo.errors import UserError
-    from mixmo.export import export
-    from mixmo.fold import fold
-    from mixmo.hub import from_pretrained, load, push_to_hub, save_pretrained
+from mixmo._version import __version__
+
+if TYPE_CHECKING:
+    from mixmo.calibration.posthoc import Calibration, calibrate
+    from mixmo.data.types import Dataset, Split
+    from mixmo.exporters.export import export
+    from mixmo.hub.folder import from_pretrained, push_to_hub, save_pretrained
+    from mixmo.hub.loading import load
     from mixmo.hub.shipped import shipped
-    from mixmo.loss import MixMoLoss, loss
-    from mixmo.mixing import Mixer
+    from mixmo.inference.predict import predict
+    from mixmo.inference.prediction import Prediction
+    from mixmo.mixing.loss import MixMoLoss, loss
+    from mixmo.mixing.mixer import Mixer
+    from mixmo.mixing.types import Mix
     from mixmo.models import Ensemble, Network, create
-    from mixmo.predict import predict
-    from mixmo.prediction import Prediction
-    from mixmo.types import Dataset, Mix, Split
-    from mixmo.wrapping import Wrapped, wrap
+    from mixmo.models.metadata import About
+    from mixmo.surgery.convert import convert
+    from mixmo.surgery.fold import fold
+    from mixmo.surgery.wrap import wrap
+    from mixmo.surgery.wrapped import Wrapped
+    from mixmo.utils.errors import UserError
 
-__version__ = "0.1.0"
-
+PUBLIC = {
+    "About": "models.metadata",
+    "Calibration": "calibration.posthoc",
+    "Dataset": "data.types",
+    "Ensemble": "models",
+    "Mix": "mixing.types",
+    "MixMoLoss": "mixing.loss",
+    "Mixer": "mixing.mixer",
+    "Network": "models",
+    "Prediction": "inference.prediction",
+    "Split": "data.types",
+    "UserError": "utils.errors",
+    "Wrapped": "surgery.wrapped",
+    "calibrate": "calibration.posthoc",
+    "convert": "surgery.convert",
+    "create": "models",
+    "export": "exporters.export",
+    "fold": "surgery.fold",
+    "from_pretrained": "hub.folder",
+    "load": "hub.loading",
+    "loss": "mixing.loss",
+    "predict": "inference.predict",
+    "push_to_hub": "hub.folder",
+    "save_pretrained": "hub.folder",
+    "shipped": "hub.shipped",
+    "wrap": "surgery.wrap",
+}
 __all__ = [
     "About",
     "Calibration",
@@ -57,3 +88,17 @@ __all__ = [
     "shipped",
     "wrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562): `import mixmo` alone does not import torch."""
+    if name in PUBLIC:
+        return getattr(importlib.import_module(f"mixmo.{PUBLIC[name]}"), name)
+    try:
+        return importlib.import_module(f"mixmo.{name}")
+    except ModuleNotFoundError as error:
+        raise AttributeError(f"module 'mixmo' has no attribute '{name}'") from error
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,5 +1,5 @@
 """python -m mixmo"""
 
-from mixmo.cli import command
+from mixmo.cli.app import command
 
 command()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixmo.augment.pixel import AUGMENTATIONS, Mixed, blend
-from mixmo.masks import cut
+from mixmo.mixing.masks import cut
 
 H, W, N = 12, 16, 64
 Draws = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]

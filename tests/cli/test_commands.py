@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from mixmo.cli import COMMANDS, main
-from mixmo.cli.list_ import KINDS
+from mixmo.cli.app import COMMANDS, main
+from mixmo.cli.list import KINDS
 from mixmo.cli.tables import SCORED
 from mixmo.engine.estimate import Estimate
 from mixmo.metrics import Diversity, Scores
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
 
 SMALL = ["--width", "1", "--epochs", "1", "--batch_size", "128", "--device", "cpu", "--quiet", "true"]
 
@@ -200,7 +200,7 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
 def test_show_tells_the_time_of_all_networks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mixmo.cli.show_.estimate", lambda *_, **__: Estimate("CPU", 1200, 40, 0.25, 300.0))
+    monkeypatch.setattr("mixmo.cli.show.estimate", lambda *_, **__: Estimate("CPU", 1200, 40, 0.25, 300.0))
     for recipe, time in (("digits/de2", "10:00"), ("digits/vanilla", "5:00")):
         assert main(["show", recipe, "--batch_size", "50", "--device", "cpu"]) == 0
         text = capsys.readouterr().out

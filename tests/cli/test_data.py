@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from mixmo import data
-from mixmo.cli import COMMANDS, main
+from mixmo.cli.app import COMMANDS, main
 from mixmo.data import corrupted
 from mixmo.data.corruptions import style
 from mixmo.data.download import SOURCES, Source
-from mixmo.types import Dataset, Split
+from mixmo.data.types import Dataset, Split
 
 
 @pytest.fixture(autouse=True)

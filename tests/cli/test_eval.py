@@ -10,16 +10,17 @@ import pytest
 import torch
 from PIL import Image
 
-from mixmo.cli import main
+from mixmo.cli.app import main
 from mixmo.data.corrupted import COMMON
+from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime
-from mixmo.engine.loop import Trainer
-from mixmo.hub.model import Model, open_model
+from mixmo.engine.trainer import Trainer
+from mixmo.evaluation.saved_models import Model, open_model
 from mixmo.metrics import DETECTORS, METRICS
-from mixmo.progress import Work
+from mixmo.metrics.logits import LabelledLogits
 from mixmo.recipes import named
-from mixmo.runs import Run
-from mixmo.types import Answers, Dataset, Split
+from mixmo.runs.directory import Run
+from mixmo.utils.progress import Work
 
 ON_CPU = ("--device", "cpu")
 
@@ -89,7 +90,7 @@ def test_corruptions_to_the_letter(run: str, corrupted: Path, capsys: pytest.Cap
     """Every key of the JSON in its order; every value as the library gives it."""
     model, cells = open_model(Path(run), "last", torch.device("cpu")), {}
 
-    def three(answers: Answers) -> dict[str, float]:
+    def three(answers: LabelledLogits) -> dict[str, float]:
         mean = answers.logits.double().mean(0)
         return {key: METRICS[key](mean, answers.labels).item() for key in ("top1", "top5", "nll")}
 
@@ -121,7 +122,7 @@ def test_what_was_scored_before_it_was_stopped_is_shown(
     answers = Model.answers
     asked: list[Split] = []
 
-    def stopped(model: Model, split: Split, work: Work) -> Answers:
+    def stopped(model: Model, split: Split, work: Work) -> LabelledLogits:
         asked.append(split)
         if len(asked) == 6:
             raise KeyboardInterrupt

@@ -10,15 +10,16 @@ import torch
 
 import mixmo
 from helpers import noise
-from mixmo import data, multiplex
-from mixmo.calibration import Calibration, calibrate
-from mixmo.cli import main
-from mixmo.hub.model import open_model
+from mixmo import data
+from mixmo.calibration.posthoc import Calibration, calibrate
+from mixmo.cli.app import main
+from mixmo.data.types import Dataset, Split
+from mixmo.evaluation import multiplex
+from mixmo.evaluation.saved_models import open_model
 from mixmo.metrics import DETECTORS, METRICS, Diversity, Report, Scores, aupr, auroc, evaluate, fpr95
-from mixmo.progress import Work
 from mixmo.reproduce import corruption, scores
-from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.runs.directory import Run
+from mixmo.utils.progress import Work
 
 CPU = torch.device("cpu")
 KEYS = ("top1", "top5", "nll", "nllc", "brier", "ece", "ecec", "tace", "auc", "temperatures")

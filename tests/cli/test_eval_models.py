@@ -12,16 +12,16 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 import mixmo
-from mixmo import multiplex
-from mixmo.about import About
-from mixmo.calibration import calibrate
-from mixmo.cli import main
+from mixmo.calibration.posthoc import calibrate
+from mixmo.cli.app import main
 from mixmo.cli.tables import print_answers
 from mixmo.data.decode import SkippedImages
-from mixmo.hub.model import file_answers, labelled_files, open_model
-from mixmo.labelled import Answered, CalibrationScores, ModelScores, Tempered
-from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.data.types import Dataset
+from mixmo.evaluation import multiplex
+from mixmo.evaluation.labelled_images import Answered, CalibrationScores, ModelScores, Tempered
+from mixmo.evaluation.saved_models import file_answers, labelled_files, open_model
+from mixmo.models.metadata import About
+from mixmo.runs.directory import Run
 
 ON_CPU = ("--device", "cpu")
 Eval = Callable[..., dict[str, object]]

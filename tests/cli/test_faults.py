@@ -15,13 +15,13 @@ import torch
 from PIL import Image
 
 from mixmo import UserError
-from mixmo.cli import main
+from mixmo.cli.app import main
 from mixmo.engine import train
-from mixmo.engine.signals import stop_signals
-from mixmo.progress import Lasting
 from mixmo.recipes import named
 from mixmo.reproduce.execute import say
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.utils.progress import Lasting
+from mixmo.utils.signals import stop_signals
 
 REFUSED = {
     "show digits/cut-mixmo --device meta": "device 'meta' cannot be used here",
@@ -56,7 +56,7 @@ def test_refused_in_one_sentence(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mixmo.memory._physical", lambda: 2**36)
+    monkeypatch.setattr("mixmo.utils.memory._physical", lambda: 2**36)
     assert main(line.split()) == 2
     assert not list(tmp_path.iterdir())
     said = capsys.readouterr().err.strip()
@@ -107,8 +107,8 @@ def test_too_little_memory(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("mixmo.cli.list_.main", fail)
-    monkeypatch.setattr("mixmo.cli.train_.main", fail)
+    monkeypatch.setattr("mixmo.cli.list.main", fail)
+    monkeypatch.setattr("mixmo.cli.train.main", fail)
     assert main(["list"]) == 2
     assert "not enough memory; end other programs" in capsys.readouterr().err
     assert main(["train"]) == 2
@@ -119,7 +119,7 @@ def test_another_error_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("shapes differ")
 
-    monkeypatch.setattr("mixmo.cli.list_.main", fail)
+    monkeypatch.setattr("mixmo.cli.list.main", fail)
     with pytest.raises(RuntimeError, match="shapes differ"):
         main(["list"])
 
@@ -153,7 +153,7 @@ def test_messages_that_nobody_can_read_end_no_plan(monkeypatch: pytest.MonkeyPat
             said.append(line)
         raise UserError("and so is the last sentence")
 
-    monkeypatch.setattr("mixmo.cli.reproduce_.main", plan)
+    monkeypatch.setattr("mixmo.cli.reproduce.main", plan)
     with monkeypatch.context() as patched, open("/dev/full", "w", buffering=1) as full:
         patched.setattr("sys.stderr", full)
         assert main(["reproduce"]) == 2
@@ -167,7 +167,7 @@ def test_a_warning_that_is_to_be_an_error(monkeypatch: pytest.MonkeyPatch, said:
     def warn(_: object) -> None:
         warnings.warn("the training has not ended", stacklevel=1)
 
-    monkeypatch.setattr("mixmo.cli.eval_.main", warn)
+    monkeypatch.setattr("mixmo.cli.eval.main", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert said("eval") == "mixmo: the training has not ended\n"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from mixmo.analysis import columns
-from mixmo.cli import main
+from mixmo.cli.app import main
 from mixmo.engine import Runtime, train
+from mixmo.evaluation.analysis import columns
 from mixmo.metrics import DIVERSITY, METRICS
 from mixmo.recipes import named
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import NoReturn
 import jsonargparse
 import pytest
 
-from mixmo.cli import main
+from mixmo.cli.app import main
 
 HELPED = f"jsonargparse {version('jsonargparse')} makes its help otherwise: mend `Formatter` of cli/parser.py"
 FOUND = f"jsonargparse {version('jsonargparse')} keeps its arguments otherwise: mend `fault` of cli/parser.py"

@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 
 import mixmo
-from mixmo.cli import main
-from mixmo.cli import predict_ as command
+from mixmo.cli import predict as command
+from mixmo.cli.app import main
 from mixmo.cli.rows import check_out, writing
+from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, train
-from mixmo.errors import UserError
-from mixmo.hub import model
+from mixmo.evaluation import saved_models
 from mixmo.recipes import named
-from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.runs.directory import Run
+from mixmo.utils.errors import UserError
 
 ON_CPU = ("--device", "cpu")
 
@@ -60,7 +60,7 @@ def expected(run: Run, digits: Dataset, number: int) -> mixmo.Prediction:
 
 
 def test_csv(run: Run, images: Path, digits: Dataset, capsys: pytest.CaptureFixture[str], monkeypatch):
-    monkeypatch.setattr(model, "default_batch", lambda device, pixels: 7)  # several batches
+    monkeypatch.setattr(saved_models, "default_batch", lambda device, pixels: 7)  # several batches
     out, err = ask(capsys, run.path, images)
     rows = list(csv.DictReader(out.splitlines()))
     assert [row["path"] for row in rows] == sorted(str(path) for path in images.rglob("[0-9][0-9].png"))

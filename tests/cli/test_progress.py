@@ -9,21 +9,22 @@ import pytest
 import torch
 
 from helpers import noise
-from mixmo import data, progress
-from mixmo.bench import Meter, Row
-from mixmo.cli import main
+from mixmo import data
+from mixmo.cli.app import main
+from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, train
-from mixmo.engine.bed import Bed
+from mixmo.engine.benchmark import Meter, Row
 from mixmo.engine.estimate import estimate
-from mixmo.engine.loop import Trainer
-from mixmo.evaluation import score_runs
+from mixmo.engine.step_timer import Bed
+from mixmo.engine.trainer import Trainer
+from mixmo.evaluation.multiplex import score_multiplexed
+from mixmo.evaluation.run_scores import score_runs
 from mixmo.metrics import DIVERSITY
-from mixmo.multiplex import score_multiplexed
-from mixmo.progress import Work, shown
 from mixmo.recipes import named
 from mixmo.recipes.protocols import FACTS
-from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.runs.directory import Run
+from mixmo.utils import progress
+from mixmo.utils.progress import Work, shown
 
 CPU = torch.device("cpu")
 COMMANDS = {  # what each tells of, and of how many parts if that is known

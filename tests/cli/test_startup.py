@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mixmo
-from mixmo.cli import main
+from mixmo.cli.app import main
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_the_command_ends_alike_later(monkeypatch: pytest.MonkeyPatch, capsys: p
     def interrupt(_: list[str]) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mixmo.cli.run", interrupt)
+    monkeypatch.setattr("mixmo.cli.app.run", interrupt)
     for rank, said in (("0", "mixmo: interrupted\n"), ("1", "")):
         monkeypatch.setenv("RANK", rank)
         assert main(["list"]) == 130
@@ -78,7 +78,7 @@ def test_sigterm_is_taken_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: p
             left.append("tidily")
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("mixmo.cli.run", terminate)
+    monkeypatch.setattr("mixmo.cli.app.run", terminate)
     assert main(["list"]) == 130
     assert capsys.readouterr().err == "mixmo: interrupted\n"
     assert left == ["tidily"]
@@ -90,7 +90,7 @@ def test_sigterm_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch):
         signal.raise_signal(signal.SIGTERM)
         return 0
 
-    monkeypatch.setattr("mixmo.cli.run", ignored)
+    monkeypatch.setattr("mixmo.cli.app.run", ignored)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         assert main(["list"]) == 0

@@ -13,15 +13,17 @@ import torch
 
 import mixmo
 from helpers import noise
-from mixmo import UserError, checkpoint
-from mixmo.analysis import analyse
-from mixmo.cli import main
+from mixmo import UserError
+from mixmo.cli.app import main
 from mixmo.engine import Runtime, train
-from mixmo.evaluation import Unfinished, load_network, score_runs
+from mixmo.evaluation.analysis import analyse
+from mixmo.evaluation.robustness import score_ood
+from mixmo.evaluation.run_scores import score_runs
 from mixmo.recipes import named
 from mixmo.reproduce.store import Store
-from mixmo.robustness import score_ood
-from mixmo.runs import Run
+from mixmo.runs import checkpoint
+from mixmo.runs.directory import Run
+from mixmo.runs.network import Unfinished, load_network
 
 RECIPE = named("digits/cut-mixmo").replace(
     epochs=3, width=1, batch_size=256, repetition=1, average=2.0

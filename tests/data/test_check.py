@@ -8,9 +8,9 @@ from PIL import Image
 
 from mixmo.data import cifar, corrupted
 from mixmo.data.check import CIFARS, Findings, check
-from mixmo.data.checksum import md5
 from mixmo.data.tiny_imagenet import FOLDER
-from mixmo.errors import UserError
+from mixmo.storage.checksums import md5
+from mixmo.utils.errors import UserError
 
 
 def test_unknown():

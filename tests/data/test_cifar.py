@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mixmo.data import cifar, load
-from mixmo.errors import UserError
+from mixmo.utils.errors import UserError
 
 # The same layouts with few images, so that a test can write them.
 SMALL10 = cifar.CIFAR10._replace(train_images=50, test_images=10, contents={})

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mixmo.data.corrupted import COMMON, EXTRA, corrupted
-from mixmo.errors import UserError
+from mixmo.utils.errors import UserError
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from mixmo.data.corrupted import COMMON, EXTRA
 from mixmo.data.corruptions import CORRUPTIONS, SEVERITIES, blur, corrupt, digital, separable, spatter, weather
-from mixmo.data.corruptions.registry import Draw
-from mixmo.errors import UserError
+from mixmo.data.corruptions.base import Draw
+from mixmo.utils.errors import UserError
 
 # What make_cifar_c.py of hendrycks/robustness (commit 8190fe329f5f) gave for `image`, a drawing of gradients, edges,
 # greys, black and white, after np.random.seed(severity), at severities 1 to 5: uint8 (5, 32, 32, 3) each. It ran with

@@ -7,8 +7,8 @@ import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, default_workers, report
-from mixmo.errors import UserError
-from mixmo.progress import Work, shown
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work, shown
 
 RED = (200, 30, 40)
 

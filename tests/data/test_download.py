@@ -20,8 +20,8 @@ from mixmo.data import download
 from mixmo.data.check import Findings
 from mixmo.data.download import SOURCES, Source, get
 from mixmo.data.extract import unpack
-from mixmo.errors import UserError
-from mixmo.progress import Work, shown
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work, shown
 
 
 def archive(members: dict[str, bytes]) -> bytes:

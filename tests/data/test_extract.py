@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mixmo.data.extract import unpack
-from mixmo.errors import UserError
-from mixmo.progress import Work, shown
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work, shown
 
 Members = dict[str, bytes]
 GOOD: Members = {"set/a.txt": b"alpha", "set/deep/b.txt": b"beta"}

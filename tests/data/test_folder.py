@@ -9,8 +9,8 @@ from mixmo.data import folder as module
 from mixmo.data import load, stream
 from mixmo.data.decode import Sample, SkippedImages
 from mixmo.data.folder import image_files, in_class_folders, in_csv
-from mixmo.errors import UserError
-from mixmo.types import Dataset
+from mixmo.data.types import Dataset
+from mixmo.utils.errors import UserError
 
 COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mixmo.data import DATASETS, load
-from mixmo.errors import UserError
+from mixmo.utils.errors import UserError
 
 NEED_FILES = [name for name in DATASETS if name != "digits"]
 

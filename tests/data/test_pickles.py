@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mixmo.data import pickles
-from mixmo.errors import UserError
+from mixmo.utils.errors import UserError
 
 
 def write(path: Path, thing: object, protocol: int = 2) -> Path:

@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mixmo import UserError, data, memory
+from mixmo import UserError, data
 from mixmo.data import decode, stream
 from mixmo.data.decode import SkippedImages
 from mixmo.data.stream import NOTHING, Files, room
-from mixmo.types import Dataset, Split
+from mixmo.data.types import Dataset, Split
+from mixmo.utils import memory
 
 SIZE = 12
 

@@ -11,8 +11,8 @@ from mixmo import data
 from mixmo.data.corrupted import COMMON, EXTRA, corrupted
 from mixmo.data.corruptions import corrupt, style
 from mixmo.data.corruptions.style import write_style
-from mixmo.errors import UserError
-from mixmo.types import Dataset, Split
+from mixmo.data.types import Dataset, Split
+from mixmo.utils.errors import UserError
 
 TEST = 5
 

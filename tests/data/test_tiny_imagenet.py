@@ -8,7 +8,7 @@ from PIL import Image
 
 from mixmo.data import load, place, tiny_imagenet
 from mixmo.data.decode import SkippedImages
-from mixmo.errors import UserError
+from mixmo.utils.errors import UserError
 
 WNIDS = ["n02", "n01", "n10"]
 

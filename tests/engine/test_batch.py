@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mixmo.data.types import Dataset, Split
 from mixmo.engine.batch import Batches
+from mixmo.mixing.types import Mix
 from mixmo.models.network import Network, Stages
 from mixmo.recipes import Recipe, named
-from mixmo.types import Dataset, Mix, Split
 
 CLASSES = torch.arange(10)
 GREY = Split(CLASSES.to(torch.uint8)[:, None, None, None].expand(10, 8, 12, 1).contiguous(), CLASSES)

@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from mixmo import UserError
-from mixmo.checkpoint import State
+from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime, train
 from mixmo.engine.average import EVERY, Average
 from mixmo.engine.budget import Pace, fitted, measure
-from mixmo.engine.loop import Trainer
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import Scorer
+from mixmo.engine.trainer import Trainer
 from mixmo.models import create
 from mixmo.recipes import Recipe, named
-from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.runs.checkpoint import State
+from mixmo.runs.directory import Run
 
 SMALL = named("digits/cut-mixmo").replace(epochs=300, width=1, batch_size=128, warmup=3.0)
 
@@ -62,7 +62,7 @@ def test_everything_is_budgeted_as_it_will_be_done(
     def score(self: Scorer, split: Split) -> None:
         time.sleep(len(split.labels) / 1000)
 
-    monkeypatch.setattr("mixmo.engine.loop.fitted", fit)
+    monkeypatch.setattr("mixmo.engine.trainer.fitted", fit)
     monkeypatch.setattr(Scorer, "score", score)
     monkeypatch.setattr(Trainer, "read_meter", lambda self: time.sleep(0.2))
     monkeypatch.setattr(Trainer, "run", lambda self, until: None)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mixmo import UserError, seal
-from mixmo.checkpoint import Checkpoints
+from mixmo import UserError
+from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime, train
 from mixmo.recipes import named
-from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.runs.checkpoint import Checkpoints
+from mixmo.runs.directory import Run
+from mixmo.storage import checksums
 
 SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=512)
 STEPS = 5  # an epoch
@@ -47,7 +48,7 @@ def test_the_newest(copy: Path, name: str, content: bytes) -> None:
 @pytest.mark.parametrize("change", [{"step": 7.0}, {"epochs_logged": "1"}, {"best_step": "5"}])
 def test_a_state_of_other_kinds(copy: Path, change: dict[str, object]) -> None:
     checkpoint = copy / "checkpoints" / "00000007"
-    (checkpoint / seal.NAME).unlink()  # as in those of earlier versions
+    (checkpoint / checksums.NAME).unlink()  # as in those of earlier versions
     state = json.loads((checkpoint / "state.json").read_text())
     (checkpoint / "state.json").write_text(json.dumps(state | change))
     with pytest.raises(UserError, match=r"00000007 cannot be used: .*state.json is damaged"):
@@ -112,9 +113,9 @@ def test_data_that_changed(copy: Path, digits: Dataset, monkeypatch: pytest.Monk
 
 def test_of_an_earlier_version(copy: Path) -> None:
     """Without checksums."""
-    (copy / "checkpoints" / "00000007" / seal.NAME).unlink()
+    (copy / "checkpoints" / "00000007" / checksums.NAME).unlink()
     train(SMALL, copy, QUIET, resume=True, until=STEPS + 3)
-    assert "weights.safetensors" in (copy / "checkpoints" / f"{STEPS + 3:08d}" / seal.NAME).read_text()
+    assert "weights.safetensors" in (copy / "checkpoints" / f"{STEPS + 3:08d}" / checksums.NAME).read_text()
 
 
 def test_checkpoints_on_another_disk(copy: Path, tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_a_log_that_changes_during_the_training(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"metrics.jsonl is not as it was written: its lines of epoch 1 are damaged"):
         train(SMALL.replace(epochs=1), tmp_path / "run", QUIET, loggers=[Editor()])
-    assert not (tmp_path / "run" / seal.NAME).exists()
+    assert not (tmp_path / "run" / checksums.NAME).exists()
     assert not (tmp_path / "run" / "scores.json").exists()
 
 
@@ -258,7 +259,7 @@ def test_a_log_of_an_earlier_version(logged: Path, tmp_path: Path) -> None:
     state = json.loads((newest / "state.json").read_text())
     del state["logged"]
     (newest / "state.json").write_text(json.dumps(state))
-    (newest / seal.NAME).unlink()
+    (newest / checksums.NAME).unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(LOGGED, path, QUIET, resume=True, until=3 * STEPS + 2)

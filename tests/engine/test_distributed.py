@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.engine.distributed import World
-from mixmo.engine.loop import Trainer
-from mixmo.engine.prepare import check_world
+from mixmo.engine.preflight import check_world
 from mixmo.engine.schedule import Schedule
+from mixmo.engine.trainer import Trainer
 from mixmo.recipes import named
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
@@ -93,7 +93,7 @@ def test_resume_with_another_number_of_processes(
     both: Path, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes took 30 steps; one goes on. In float64, as above."""
-    monkeypatch.setattr("mixmo.engine.loop.fresh_network", script.double)
+    monkeypatch.setattr("mixmo.engine.trainer.fresh_network", script.double)
     recipe = script.RECIPES["cut-mixmo"].replace(epochs=2)
     resumed = train(recipe, both / "run", Runtime(device="cpu", quiet=True), resume=True)
     whole = train(recipe, tmp_path / "whole", Runtime(device="cpu", quiet=True))

@@ -13,7 +13,7 @@ import safetensors.torch
 from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.recipes import named
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
 
 RECIPE = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=512, validation=200)
 RUNTIME = Runtime(device="cpu", quiet=True, keep_every=1)

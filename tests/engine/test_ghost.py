@@ -12,13 +12,13 @@ from mixmo import UserError, data
 from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches, Draws
 from mixmo.engine.distributed import World
+from mixmo.engine.initialization import fresh_network
 from mixmo.engine.norm import set_ghost
-from mixmo.engine.prepare import check_world
-from mixmo.engine.start import fresh_network
-from mixmo.loss import loss
+from mixmo.engine.preflight import check_world
+from mixmo.mixing.loss import loss
 from mixmo.models import Network
-from mixmo.random import Stream
 from mixmo.recipes import Recipe, named
+from mixmo.utils.rng import Stream
 
 GHOST, GHOSTS = 8, 4
 RECIPES = {

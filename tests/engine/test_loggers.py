@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mixmo.engine.loggers import Loggers, numbers
-from mixmo.errors import UserError
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.utils.errors import UserError
 
 HYPERPARAMETERS = {"width": 4, "decay": [0.5, 0.75], "mask": "cut"}
 

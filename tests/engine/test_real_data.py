@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from mixmo import data
+from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime, train
 from mixmo.recipes import named
-from mixmo.types import Dataset, Split
 
 IMAGES = 15_000  # of 50,000, for the sake of time
 

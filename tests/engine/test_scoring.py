@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from mixmo.data.types import Dataset
 from mixmo.engine.distributed import World
-from mixmo.engine.prepare import hold_out
+from mixmo.engine.preflight import hold_out
 from mixmo.engine.scoring import DivergedError, Scorer
-from mixmo.errors import UserError
+from mixmo.metrics.logits import LabelledLogits
 from mixmo.recipes import named
-from mixmo.types import Answers, Dataset
+from mixmo.utils.errors import UserError
 
 RECIPE = named("digits/cut-mixmo").replace(width=1)
 
@@ -49,7 +50,8 @@ def test_a_process_answers_for_its_part(digits: Dataset) -> None:
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
 def test_a_single_answer_that_is_no_number(digits: Dataset, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.zeros(2, 360, 10)
-    monkeypatch.setattr("mixmo.engine.scoring.predict_split", lambda *_, **__: Answers(logits, digits.test.labels))
+    outputs = LabelledLogits(logits, digits.test.labels)
+    monkeypatch.setattr("mixmo.engine.scoring.predict_split", lambda *_, **__: outputs)
     assert scorer(digits).score(digits.test).ensemble.top1 == pytest.approx(0.1, abs=0.01)
     logits[1, 200, 3] = wrong
     with pytest.raises(DivergedError, match=rf"answers NaN or infinite .*a lower lr \(it is {RECIPE.lr}\)"):

@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixmo import data
+from mixmo.data.types import Dataset, Split
 from mixmo.engine.batch import Batches
-from mixmo.engine.start import fresh_network
+from mixmo.engine.initialization import fresh_network
 from mixmo.engine.step import Graph, Step, accuracy
-from mixmo.loss import loss
-from mixmo.random import Stream
+from mixmo.mixing.loss import loss
+from mixmo.mixing.types import Mix
 from mixmo.recipes import Recipe, named
-from mixmo.types import Dataset, Mix, Split
+from mixmo.utils.rng import Stream
 
 TINY = named("digits/cut-mixmo").replace(width=1, batch_size=32, lr=0.02)
 STEPS = 20

@@ -16,17 +16,18 @@ import torch
 from PIL import Image
 
 from helpers import assert_same
-from mixmo import UserError, data, seal
+from mixmo import UserError, data
 from mixmo.data import stream
 from mixmo.data.decode import SkippedImages
 from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches
 from mixmo.engine.source import each_step, plan
-from mixmo.evaluation import score_runs
-from mixmo.multiplex import score_multiplexed
-from mixmo.random import Stream
+from mixmo.evaluation.multiplex import score_multiplexed
+from mixmo.evaluation.run_scores import score_runs
 from mixmo.recipes import Recipe
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.storage import checksums
+from mixmo.utils.rng import Stream
 
 SIZE = 20
 RECIPE = Recipe(depth=10, width=1, batch_size=12, repetition=2, epochs=2, crop=1, lr=0.1, schedule="cosine")
@@ -154,7 +155,7 @@ def test_a_class_that_was_renamed_since(root: Path, finished: Run, tmp_path: Pat
     """Its number may be another's now: the labels would not be those that the network learnt."""
     copy = shutil.copytree(finished.path, tmp_path / "run")
     images = shutil.copytree(root, tmp_path / "images", ignore=shutil.ignore_patterns(".*"))
-    (copy / seal.NAME).unlink()
+    (copy / checksums.NAME).unlink()
     for file in ("recipe.yaml", "dataset.json"):
         text = (copy / file).read_text()
         (copy / file).write_text(text.replace(f"folder:{root}@", f"folder:{images}@"))

@@ -21,24 +21,28 @@ import safetensors.torch
 import torch
 
 from helpers import assert_same
-from mixmo import UserError, data, memory
-from mixmo.checkpoint import Snapshot
-from mixmo.engine import Runtime, Stopped, train
+from mixmo import UserError, data
+from mixmo.data.types import Dataset, Split
+from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches
-from mixmo.engine.loop import Trainer
-from mixmo.engine.prepare import check_memory, hold_out
+from mixmo.engine.preflight import check_memory, hold_out
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import Scorer
 from mixmo.engine.source import Samples, each_step, plan
 from mixmo.engine.step import Step
-from mixmo.evaluation import load_network, score_runs
-from mixmo.loss import loss
+from mixmo.engine.trainer import Trainer
+from mixmo.evaluation.run_scores import score_runs
+from mixmo.inference.predict import predict_split
+from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import Report, evaluate
+from mixmo.mixing.loss import loss
 from mixmo.models import FAMILIES, Network, Parts, multiply_adds, training_bytes
-from mixmo.predict import predict_split
 from mixmo.recipes import Recipe, named
-from mixmo.runs import Run
-from mixmo.types import Answers, Dataset, Split
+from mixmo.runs.checkpoint import Snapshot
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
+from mixmo.utils import memory
+from mixmo.utils.signals import Stopped
 
 RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=1.0)
 SMALL = named("digits/cut-mixmo").replace(epochs=4, width=1, batch_size=128, schedule="step", decay=(0.5, 0.75))
@@ -90,7 +94,7 @@ def test_a_loss_that_explodes_before_the_images_are_lost(begun: Path, monkeypatc
         yield from itertools.islice(each_step(*given), 2)
         raise UserError("the images cannot be read")
 
-    monkeypatch.setattr("mixmo.engine.loop.each_step", lost)
+    monkeypatch.setattr("mixmo.engine.trainer.each_step", lost)
     monkeypatch.setattr("mixmo.engine.schedule.Schedule.lr", lambda *_: 1e30)
     with pytest.raises(UserError, match="the images cannot be read"):
         train(SMALL, begun, RUNTIME, resume=True)
@@ -389,7 +393,7 @@ def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch:
     """Epochs are scored in the precision of the training, the end in float32; of the pixels that the network sees."""
     asked = list[tuple[int, str, int]]()
 
-    def recorded(net: Network, dataset: Dataset, split: Split, precision: str, size: int, part: bool) -> Answers:
+    def recorded(net: Network, dataset: Dataset, split: Split, precision: str, size: int, part: bool) -> LabelledLogits:
         asked.append((len(split.labels), precision, size))
         return predict_split(net, dataset, split, precision, size=size, part=part)
 
@@ -575,7 +579,7 @@ def test_full_disk_keeps_the_earlier_checkpoint(begun: Path, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mixmo.checkpoint.save_tensors", full)
+        patch.setattr("mixmo.runs.checkpoint.save_tensors", full)
         with pytest.raises(UserError, match=r"No space left on device.*--resume"):
             train(SMALL, begun, RUNTIME, resume=True, until=2 * STEPS)
     assert {path: path.read_bytes() for path in (begun / "checkpoints").rglob("*") if path.is_file()} == before

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from mixmo import UserError
-from mixmo.checkpoint import State
+from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, train
 from mixmo.recipes import named
-from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.runs.checkpoint import State
+from mixmo.runs.directory import Run
 
 fcntl = pytest.importorskip("fcntl")  # where files can be locked
 RECIPE = named("digits/cut-mixmo").replace(epochs=1, width=1)

@@ -16,18 +16,18 @@ from PIL import Image
 from torch import nn
 
 from mixmo import UserError, data
-from mixmo.cli import main as mixmo
+from mixmo.cli.app import main as mixmo
+from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, train
 from mixmo.engine.distributed import end
-from mixmo.engine.loop import Trainer
+from mixmo.engine.initialization import fresh_network
 from mixmo.engine.norm import GlobalBatchNorm
 from mixmo.engine.scoring import Scorer
-from mixmo.engine.start import fresh_network
 from mixmo.engine.step import Step
+from mixmo.engine.trainer import Trainer
 from mixmo.models import Network
 from mixmo.recipes import Recipe, named
-from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.runs.directory import Run
 
 RUNTIME = Runtime(device="cpu", quiet=True)
 RECIPES = {
@@ -53,7 +53,7 @@ def losses(recipe: Recipe, folder: Path, steps: int = 20) -> list[float]:
     """The loss of every step over the global batch, and the test set's first logits after them."""
     torch.set_num_threads(1)
     dataset = data.load(recipe.dataset)
-    with patch("mixmo.engine.loop.fresh_network", double):
+    with patch("mixmo.engine.trainer.fresh_network", double):
         trainer = Trainer(recipe, dataset, Run(folder), RUNTIME, torch.device("cpu"))
     trainer.net.train()
     values = []
@@ -128,7 +128,7 @@ def main(folder: Path) -> int:
     assert world.told(world.rank) == 0
     rows = torch.arange(5.0)[world.part(5)]
     assert world.gather(rows, 0, 5).tolist() == [0, 1, 2, 3, 4]
-    with patch("mixmo.engine.loop.fresh_network", double):
+    with patch("mixmo.engine.trainer.fresh_network", double):
         train(RECIPES["cut-mixmo"].replace(epochs=2), folder / "run", RUNTIME, until=30)
     train(RECIPES["ghost"].replace(average=0.5), folder / "ghost", RUNTIME, until=10)
     with suppress(UserError), patch.object(Scorer, "score", side_effect=UserError("none can be read")):

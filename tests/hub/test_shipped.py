@@ -14,13 +14,14 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import mixmo
-from mixmo import data, seal
-from mixmo.cli import main
-from mixmo.errors import UserError
+from mixmo import data
+from mixmo.cli.app import main
+from mixmo.data.types import Dataset
 from mixmo.hub import shipped as module
-from mixmo.metrics.calibration import calibrate_halves
-from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.metrics.temperature import calibrate_halves
+from mixmo.runs.directory import Run
+from mixmo.storage import checksums
+from mixmo.utils.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 SAMPLES = sorted((HERE.parent / "samples").glob("*.png"))
@@ -216,8 +217,8 @@ def test_the_promised_network_is_there() -> None:
 @pytest.mark.parametrize("name", mixmo.shipped())
 def test_what_is_really_shipped(name: str) -> None:
     folder, net = module.shipped_folder(name), mixmo.load(name)
-    assert {path.name for path in folder.iterdir()} == {"README.md", seal.NAME, "config.json", "model.safetensors"}
-    assert seal.read(folder).keys() == {"config.json", "model.safetensors"}
+    assert {path.name for path in folder.iterdir()} == {"README.md", checksums.NAME, "config.json", "model.safetensors"}
+    assert checksums.read(folder).keys() == {"config.json", "model.safetensors"}
     stored = load_file(folder / "model.safetensors")
     assert (folder / "model.safetensors").stat().st_size < 16e6
     assert {tensor.dtype for tensor in stored.values() if tensor.dim() > 1} == {torch.bfloat16}

@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mixmo
 from mixmo.augment.basic import normalise
-from mixmo.errors import UserError
-from mixmo.integrations.pairing import Collate, StepMixer
-from mixmo.types import Dataset, Hidden, Mix
+from mixmo.data.types import Dataset
+from mixmo.integrations.common import Collate, StepMixer
+from mixmo.mixing.types import Hidden, Mix
+from mixmo.utils.errors import UserError
 
 STEPS, BATCH, SEED = 10, 16, 3
 MIXER = mixmo.Mixer("cut", members=2)

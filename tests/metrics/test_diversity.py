@@ -7,16 +7,8 @@ import pytest
 import sklearn.metrics
 import torch
 
-from mixmo.errors import UserError
-from mixmo.metrics.diversity import (
-    DIVERSITY,
-    agreement,
-    error_correlation,
-    kl,
-    pair_mean,
-    q_statistic,
-    ratio_error,
-)
+from mixmo.metrics.diversity import DIVERSITY, agreement, error_correlation, kl, pair_mean, q_statistic, ratio_error
+from mixmo.utils.errors import UserError
 
 
 def as_logits(answers, classes):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from mixmo.errors import UserError
 from mixmo.metrics import DETECTORS, DIVERSITY, METRICS
+from mixmo.utils.errors import UserError
 
 metrics = [pytest.param("NK", METRICS[name], id=f"metric-{name}") for name in METRICS]
 diversity = [pytest.param("PNK", DIVERSITY[name], id=f"diversity-{name}") for name in DIVERSITY]

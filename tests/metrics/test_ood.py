@@ -6,9 +6,9 @@ import scipy.stats
 import sklearn.metrics
 import torch
 
-from mixmo.errors import UserError
 from mixmo.metrics.ood import DETECTORS, aupr, auroc, disagreement, energy, entropy, fpr95, max_probability
 from mixmo.metrics.ood import mutual_information as mi
+from mixmo.utils.errors import UserError
 
 
 def loop(name, members):

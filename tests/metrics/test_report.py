@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from mixmo.errors import UserError
 from mixmo.metrics import METRICS, Diversity, Scores, calibrate_halves, evaluate, pair_mean, random_halves
 from mixmo.metrics.diversity import DIVERSITY
 from mixmo.metrics.scores import ece, nll
+from mixmo.utils.errors import UserError
 
 
 def test_holds_what_the_functions_say(draw):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import mixmo
-from mixmo.errors import UserError
 from mixmo.models import FAMILIES, create, multiply_adds, parameters, training_bytes
+from mixmo.utils.errors import UserError
 
 # An excerpt of the reference's table, so that the essentials are tested without it: name, members, classes, count.
 COUNTS = [
@@ -144,7 +144,7 @@ def test_bad_names(name: str, said: str) -> None:
 
 
 def test_weights_that_no_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mixmo.memory._physical", lambda: 10**9)
+    monkeypatch.setattr("mixmo.utils.memory._physical", lambda: 10**9)
     with pytest.raises(UserError, match=r"the weights of wrn28_100 need 15 GB, and there are 1 GB of memory; take"):
         create("wrn28_100", classes=10)
     assert len(create("wrn10_1", classes=10).heads) == 2

@@ -9,11 +9,11 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from mixmo.cli import main
-from mixmo.errors import UserError
-from mixmo.plots import dynamics, masks, pairs, weights
+from mixmo.cli.app import main
+from mixmo.plots import dynamics, loss_weights, masks, pairs
 from mixmo.plots.style import save
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.utils.errors import UserError
 
 KINDS = ("masks", "weights", "pairs", "dynamics", "filters")
 
@@ -41,19 +41,19 @@ def test_default_file(inside: Path, runs: list[Run], capsys: pytest.CaptureFixtu
 
 
 def test_nothing_is_overwritten_unless_forced(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (inside / "weights.png").write_text("mine")
+    (inside / "loss_weights.png").write_text("mine")
     assert main(["plot", "weights"]) == 2
     assert "--force" in capsys.readouterr().err
-    assert (inside / "weights.png").read_text() == "mine"
+    assert (inside / "loss_weights.png").read_text() == "mine"
     assert main(["plot", "weights", "--force"]) == 0
-    first = (inside / "weights.png").read_bytes()
+    first = (inside / "loss_weights.png").read_bytes()
     assert main(["plot", "weights", "--out", "again.png"]) == 0
     assert (inside / "again.png").read_bytes() == first  # no date, no version
 
 
 def test_what_is_asked_for_is_drawn(inside: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     """The images, the draw and the recipe that were named; of an ensemble, every network."""
-    asked, empty = list[tuple[object, ...]](), weights.draw()
+    asked, empty = list[tuple[object, ...]](), loss_weights.draw()
     monkeypatch.setattr(masks, "draw", lambda data, *given: asked.append((data.name, *given)) or empty)
     monkeypatch.setattr(pairs, "draw", lambda recipe, data, n: asked.append((recipe.width, data.name, n)) or empty)
     monkeypatch.setattr(dynamics, "draw", lambda runs: asked.append(tuple(run.path for run in runs)) or empty)

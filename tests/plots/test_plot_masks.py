@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from mixmo import UserError
-from mixmo.masks import MASKS
-from mixmo.plots import masks, weights
-from mixmo.types import Dataset
+from mixmo.data.types import Dataset
+from mixmo.mixing.masks import MASKS
+from mixmo.plots import loss_weights, masks
 
 PAGE = Path(__file__).parents[2] / "docs" / "masks.md"
 
@@ -66,29 +66,29 @@ def test_outline_lies_between_different_pixels() -> None:
 
 
 def test_curves_by_formula(reference: dict[str, np.ndarray]) -> None:
-    kappa, by_root = weights.curves()
+    kappa, by_root = loss_weights.curves()
     assert list(by_root) == [1, 2, 3, 4, 10, math.inf]
     for r, curve in by_root.items():
         power = 0 if math.isinf(r) else 1 / r
         for k, weight in zip(kappa.tolist(), curve.tolist(), strict=True):
             assert weight == pytest.approx(2 * k**power / (k**power + (1 - k) ** power), abs=1e-9)
     for r, theirs in zip(reference["weights/r"], reference["weights/w2"], strict=True):
-        grid, curve = weights.curves((float(r),), 20001)
+        grid, curve = loss_weights.curves((float(r),), 20001)
         at = np.interp(reference["weights/kappa"], grid, curve[float(r)])
         np.testing.assert_allclose(at, theirs[:, 0], atol=2e-4)
 
 
 def test_the_curve_in_use_is_marked() -> None:
     """Each line is its curve, from end to end; r = 3 is drawn thicker and over the others, which are alike."""
-    axes = weights.draw().axes[0]
+    axes = loss_weights.draw().axes[0]
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names == ["$r = 1$", "$r = 2$", "$r = 3$", "$r = 4$", "$r = 10$", r"$r \to \infty$"]
-    kappa, by_root = weights.curves()
+    kappa, by_root = loss_weights.curves()
     assert (kappa[0], kappa[-1]) == (0, 1)
     *lines, middle = axes.lines
     for line, curve in zip(lines, by_root.values(), strict=True):
         np.testing.assert_array_equal(line.get_xydata(), torch.stack((kappa, curve), 1))
-    assert [line.get_color() for line in lines] == list(weights.SHADES)
+    assert [line.get_color() for line in lines] == list(loss_weights.SHADES)
     assert middle.get_xdata() == [0.5, 0.5]
     assert {(line.get_linewidth(), line.get_zorder()) for line in lines if line is not lines[2]} == {(1.4, 3)}
     assert lines[2].get_linewidth() > 1.4
@@ -113,6 +113,6 @@ def test_the_page_names_every_mask_and_its_area() -> None:
 
 
 def test_the_pictures_of_the_page_are_small() -> None:
-    for name, limit in (("masks.png", 400_000), ("weights.png", 100_000)):
+    for name, limit in (("masks.png", 400_000), ("loss_weights.png", 100_000)):
         assert f"({name})" in PAGE.read_text()
         assert 10_000 < (PAGE.parent / name).stat().st_size < limit

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from mixmo import UserError
+from mixmo.data.types import Dataset
 from mixmo.plots.pairs import note, prepare, rows
 from mixmo.recipes import METHODS, named
-from mixmo.types import Dataset
 
 CUT = named("digits/cut-mixmo").replace(batch_size=32)
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
-from mixmo.analysis import columns, encoder_norms
-from mixmo.evaluation import load_network
+from mixmo.evaluation.analysis import columns, encoder_norms
 from mixmo.plots import dynamics, filters
 from mixmo.plots.style import COLOURS
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
 
 
 def test_lines_are_the_logged_values(runs: list[Run]) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from mixmo import UserError, paper
-from mixmo.engine import Runtime, Stopped
+from mixmo import UserError
+from mixmo.engine import Runtime
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce import cluster
+from mixmo.reproduce import cluster, paper
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
+from mixmo.utils.signals import Stopped
 
 RUNTIME = Runtime(device="cpu", quiet=True)
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from mixmo.data.corruptions import CORRUPTIONS
-from mixmo.evaluation import load_network
-from mixmo.progress import Work, shown
+from mixmo.data.types import Dataset, Split
 from mixmo.reproduce import corruption
-from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
+from mixmo.utils.progress import Work, shown
 
 CPU = torch.device("cpu")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixmo import paper
-from mixmo.cli import main
+from mixmo.cli.app import main
 from mixmo.engine.estimate import Estimate
 from mixmo.recipes import Recipe, named
 from mixmo.recipes.protocols import FACTS, Facts
+from mixmo.reproduce import paper
 from mixmo.reproduce.cost import MEASURED, Speed, h200, run_seconds, speed_of
 from mixmo.reproduce.scores import size_of
 
@@ -105,7 +105,7 @@ def test_a_cpu_by_two_measured_steps(small: float, monkeypatch: pytest.MonkeyPat
 def test_the_list_has_every_entry(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
+    monkeypatch.setattr("mixmo.cli.reproduce.speed_of", lambda device: h200())
     assert main(["reproduce", "--list", "--scale", "hour", "--out", str(tmp_path), "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("scale hour")

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from mixmo import data, paper
-from mixmo.analysis import encoder_norms
-from mixmo.evaluation import load_network
+from mixmo import data
+from mixmo.evaluation.analysis import encoder_norms
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce import output
+from mixmo.reproduce import output, paper
 from mixmo.reproduce.plan import expand
 from mixmo.reproduce.report import Filled, Report, printed
 from mixmo.reproduce.text import to_csv
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
 
 pytest.importorskip("matplotlib")
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mixmo import paper
-from mixmo.plots.tables import draw, lines, place
+from mixmo.reproduce import paper
+from mixmo.reproduce.figures import draw, lines, place
 from mixmo.reproduce.plan import expand
 from mixmo.reproduce.report import Filled, Report, printed
 

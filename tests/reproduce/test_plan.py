@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixmo import UserError, paper
+from mixmo import UserError
+from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime
 from mixmo.engine.distributed import World
-from mixmo.engine.prepare import check_fit
+from mixmo.engine.preflight import check_fit
 from mixmo.recipes import named
 from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce import scores
+from mixmo.reproduce import paper, scores
 from mixmo.reproduce.execute import run_here
 from mixmo.reproduce.plan import Plan, derived_name, expand, missing, needed, trained
 from mixmo.reproduce.report import printed
 from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.settings import check_settings, read_settings, settings_for
 from mixmo.reproduce.store import Store, digest, run_name
-from mixmo.runs import Run
-from mixmo.types import Dataset, Split
+from mixmo.runs.directory import Run
 
 
 def cell(plan: Plan, row: str, column: int = 0) -> tuple[tuple[Recipe, ...], ...]:

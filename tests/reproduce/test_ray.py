@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from mixmo import UserError, paper
-from mixmo.checkpoint import Checkpoints
-from mixmo.engine import Runtime, Stopped, train
+from mixmo import UserError
+from mixmo.engine import Runtime, train
 from mixmo.recipes.schema import Recipe
+from mixmo.reproduce import paper
 from mixmo.reproduce.cluster import check_address, run_on_ray
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
+from mixmo.runs.checkpoint import Checkpoints
+from mixmo.utils.signals import Stopped
 
 ray = pytest.importorskip("ray")
 RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=0.1)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixmo import paper
 from mixmo.recipes import Recipe, named
+from mixmo.reproduce import paper
 from mixmo.reproduce.plan import Cell, Plan, expand
 from mixmo.reproduce.report import Filled, Where, absent, cell_values, fill, value
 from mixmo.reproduce.store import Store, run_name
 from mixmo.reproduce.text import markdown
-from mixmo.runs import SCORES, Run
+from mixmo.runs.directory import SCORES, Run
 
 WHERE = Where(Path("nowhere"), torch.device("cpu"))
 RECIPES = [named("digits/cut-mixmo").replace(seed=seed) for seed in range(4)]

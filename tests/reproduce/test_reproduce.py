@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixmo import paper
-from mixmo.cli import main
+from mixmo.cli.app import main
 from mixmo.engine import Runtime, train
-from mixmo.evaluation import load_network, score_runs
+from mixmo.evaluation.robustness import BriefScores, CorruptionScores
+from mixmo.evaluation.run_scores import score_runs
 from mixmo.plots.masks import gallery, two_images
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce import corruption
+from mixmo.reproduce import corruption, paper
 from mixmo.reproduce.cost import Speed, h200
 from mixmo.reproduce.execute import Remaining
 from mixmo.reproduce.output import some_images
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
-from mixmo.robustness import BriefScores, CorruptionScores
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
 
 SETTINGS = {"batch_size": 256, "epochs": 1}
 SET = ["--set", "batch_size=256", "--set", "epochs=1"]
@@ -100,7 +100,7 @@ def test_what_is_there_is_not_trained_again(made: Path, capsys: pytest.CaptureFi
 def test_dry_run_prints_the_plan_and_trains_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
+    monkeypatch.setattr("mixmo.cli.reproduce.speed_of", lambda device: h200())
     names = ["best-ensembles", "encoder-norms"]
     assert main(["reproduce", *names, *SMOKE, "--seeds", "1", "--dry-run", "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
@@ -113,7 +113,7 @@ def test_dry_run_prints_the_plan_and_trains_nothing(
 def test_all_are_those_that_the_scale_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
+    monkeypatch.setattr("mixmo.cli.reproduce.speed_of", lambda device: h200())
     monkeypatch.setattr(paper, "names", lambda: ["imagenet", "encoder-norms"])
     assert main(["reproduce", "all", "--scale", "hour", "--dry-run", *ON_CPU, "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
@@ -125,7 +125,7 @@ def test_a_run_to_resume_costs_what_is_left_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Speed("slow", 1.0, 0.0, 0.0, compiling=0.0)  # a second a step
-    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: slow)
+    monkeypatch.setattr("mixmo.cli.reproduce.speed_of", lambda device: slow)
     (recipe,) = needed([expand(paper.load("encoder-norms"), "smoke", {"epochs": 4})], Store(tmp_path))
     command = ["reproduce", "encoder-norms", "--scale", "smoke", "--set", "epochs=4", *ON_CPU, "--out", str(tmp_path)]
     assert main([*command, "--dry-run"]) == 0
@@ -294,7 +294,7 @@ def test_missing_corrupted_images_are_said_before_training(
 ) -> None:
     """The default folder may come later; one that was named must be there."""
     trained = list[int]()
-    monkeypatch.setattr("mixmo.cli.reproduce_.run_here", lambda recipes, *_: trained.append(len(recipes)) or {})
+    monkeypatch.setattr("mixmo.cli.reproduce.run_here", lambda recipes, *_: trained.append(len(recipes)) or {})
     where = ["--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     command = ["reproduce", "cifar100-c", "--scale", "minutes", *ON_CPU, *where]
     assert main(command) == 0
@@ -354,7 +354,7 @@ def test_the_list_says_what_is_there(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs without logits are scored, not done; runs of another protocol are named with what counts them."""
-    monkeypatch.setattr("mixmo.cli.reproduce_.speed_of", lambda device: h200())
+    monkeypatch.setattr("mixmo.cli.reproduce.speed_of", lambda device: h200())
     (tmp_path / "empty").mkdir()
     shutil.copytree(made / "runs", tmp_path / "kept")
     command = ["reproduce", "--list", "best-ensembles", "--scale", "smoke", "--out", str(tmp_path / "out"), *ON_CPU]

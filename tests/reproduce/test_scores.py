@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mixmo.analysis import activity, core_norms, encoder_norms
-from mixmo.evaluation import load_network
+from mixmo.evaluation.analysis import activity, core_norms, encoder_norms
 from mixmo.recipes import named
 from mixmo.reproduce import scores
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
 
 
 @pytest.mark.parametrize(

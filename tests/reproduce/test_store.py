@@ -6,7 +6,7 @@ import pytest
 
 from mixmo.recipes import METHODS, named
 from mixmo.reproduce.store import Store, group_name, run_name
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
 
 VANILLA = named("digits/vanilla")
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixmo.masks import cut
-from mixmo.registry import Registry
+from mixmo.mixing.masks import cut
+from mixmo.utils.registry import Registry
 
 
 class Mixed(NamedTuple):

@@ -10,9 +10,9 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from mixmo.cli.parser import Parser, fault
-from mixmo.errors import UserError, check_path, unknown
 from mixmo.recipes import Recipe, named
 from mixmo.recipes.schema import FIELDS
+from mixmo.utils.errors import UserError, check_path, unknown
 
 FLAGS = ("--resume", "--json", "--force", "--help")
 

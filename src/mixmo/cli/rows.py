@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TextIO
 
-from mixmo.errors import UserError
+from mixmo.utils.errors import UserError
 
 Row = dict[str, Any]  # str, float, bool, None or list[str], by column
 

@@ -1,11 +1,11 @@
 """Scores as tables on the terminal."""
 
 from mixmo.cli.console import Output, grid, number
-from mixmo.evaluation import RunScores
-from mixmo.labelled import ModelScores
+from mixmo.evaluation.labelled_images import ModelScores
+from mixmo.evaluation.multiplex import MultiplexScores
+from mixmo.evaluation.robustness import BriefScores, CorruptionScores, OodScores, mean
+from mixmo.evaluation.run_scores import RunScores
 from mixmo.metrics import Diversity, Report
-from mixmo.multiplex import MultiplexScores
-from mixmo.robustness import BriefScores, CorruptionScores, OodScores, mean
 
 SCORED = ("who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier")
 

@@ -5,10 +5,10 @@ import os
 import torch
 
 from mixmo.data import cifar, digits, folder, tiny_imagenet  # noqa: F401  importing a reader registers it
+from mixmo.data.catalog import DATASETS, read, where
 from mixmo.data.decode import default_workers
-from mixmo.data.registry import DATASETS, read, where
 from mixmo.data.stream import Files, room
-from mixmo.types import Dataset, Split
+from mixmo.data.types import Dataset, Split
 
 __all__ = ["DATASETS", "load", "place"]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from mixmo.data.decode import Decoded, Sample
 from mixmo.data.npy import mapped
-from mixmo.progress import track
+from mixmo.utils.progress import track
 
 VERSION = 4  # of the format and of how images are decoded
 LEFTOVER = 3600  # seconds after which an unfinished folder belongs to a process that died

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mixmo.data import DATASETS, cifar, corrupted, load, tiny_imagenet
-from mixmo.data.checksum import md5
+from mixmo.data.catalog import present, remedy
 from mixmo.data.decode import SkippedImages
 from mixmo.data.folder import PREFIX
-from mixmo.data.registry import present, remedy
 from mixmo.data.stream import Files
-from mixmo.errors import UserError, unknown
-from mixmo.progress import Work
+from mixmo.storage.checksums import md5
+from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.progress import Work
 
 CIFARS = {layout.name: layout for layout in (cifar.CIFAR10, cifar.CIFAR100)}
 CORRUPTED = {

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from mixmo.data import pickles
-from mixmo.data.checksum import md5
-from mixmo.data.registry import DATASETS, present, remedy
-from mixmo.errors import UserError
-from mixmo.types import Dataset, Split
+from mixmo.data.catalog import DATASETS, present, remedy
+from mixmo.data.types import Dataset, Split
+from mixmo.storage.checksums import md5
+from mixmo.utils.errors import UserError
 
 SIDE = 32
 # What the published runs used for BOTH data sets: the CIFAR-10 means 125.3, 123.0 and 113.9 of 255, and the customary

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from mixmo.data.npy import mapped
-from mixmo.errors import UserError
-from mixmo.types import Split
+from mixmo.data.types import Split
+from mixmo.utils.errors import UserError
 
 SEVERITIES = (1, 2, 3, 4, 5)
 LEVELS = "severities.txt"

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from mixmo.errors import UserError
-from mixmo.progress import Work
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work
 
 CHUNK = 256  # samples handed to a thread at once
 NAMED = 5  # unreadable files named in the warning

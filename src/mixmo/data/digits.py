@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mixmo.data.registry import DATASETS
-from mixmo.types import Dataset, Split
+from mixmo.data.catalog import DATASETS
+from mixmo.data.types import Dataset, Split
 
 FILE = Path(__file__).with_name("digits.npz")
 

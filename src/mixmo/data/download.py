@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from mixmo.data.catalog import remedy
 from mixmo.data.check import check
-from mixmo.data.checksum import md5
 from mixmo.data.extract import unpack
-from mixmo.data.registry import remedy
-from mixmo.errors import UserError, unknown
-from mixmo.files import locked
-from mixmo.progress import Bytes, Work
+from mixmo.storage.checksums import md5
+from mixmo.storage.files import locked
+from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.progress import Bytes, Work
 
 TRIES = 4  # of a connection that is cut; each goes on where the last one ended
 TIMEOUT = 30.0  # seconds without a byte, or with fewer than SLOWEST

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from mixmo.errors import UserError
-from mixmo.files import drafts
-from mixmo.progress import Bytes
+from mixmo.storage.files import drafts
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Bytes
 
 DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 

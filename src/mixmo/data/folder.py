@@ -15,8 +15,8 @@ import torch
 
 from mixmo.data.decode import Sample
 from mixmo.data.stream import Files
-from mixmo.errors import UserError
-from mixmo.types import Dataset, Split
+from mixmo.data.types import Dataset, Split
+from mixmo.utils.errors import UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PREFIX = "folder:"

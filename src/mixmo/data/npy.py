@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mixmo.errors import first_line
+from mixmo.utils.errors import first_line
 
 
 def mapped(path: Path) -> np.ndarray:

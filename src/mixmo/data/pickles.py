@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mixmo.errors import UserError, first_line
+from mixmo.utils.errors import UserError, first_line
 
 LARGEST = 1 << 30  # bytes; the largest CIFAR file has 155 MB
 NUMERIC = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")

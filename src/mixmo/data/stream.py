@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from mixmo import memory
 from mixmo.data.cache import cached, fingerprint
 from mixmo.data.decode import NAMED, Decoded, Sample, SkippedImages, decode, decode_all, report
-from mixmo.errors import UserError
-from mixmo.types import Split
+from mixmo.data.types import Split
+from mixmo.utils import memory
+from mixmo.utils.errors import UserError
 
 NOTHING = -1  # the number of a sample that nobody looks at: it is not read, its image is black
 TRIES = 10  # files of the same class that are tried in place of one that cannot be read

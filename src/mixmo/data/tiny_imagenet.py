@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from mixmo.data.catalog import DATASETS, present, remedy
 from mixmo.data.decode import Sample
 from mixmo.data.folder import in_class_folders, listed_split
-from mixmo.data.registry import DATASETS, present, remedy
-from mixmo.errors import UserError
-from mixmo.types import Dataset
+from mixmo.data.types import Dataset
+from mixmo.utils.errors import UserError
 
 FOLDER = "tiny-imagenet-200"
 SIZE = 64

@@ -12,16 +12,16 @@ from torch import Generator, Tensor
 from mixmo.augment.augmix import AUGMIX_UNIFORMS, augmix
 from mixmo.augment.basic import crop_flip, normalise, resized_crop
 from mixmo.augment.pixel import AUGMENTATIONS
+from mixmo.baselines.feature_mixing import HIDDEN, HiddenDraws, draw_hidden, stage_shapes
+from mixmo.baselines.gradaug import Subnet, draw_subnets
+from mixmo.baselines.saliency import SALIENCY, SaliencyDraws
+from mixmo.data.types import Dataset, Split
 from mixmo.engine.source import Partners, draw_partners
-from mixmo.gradaug import Subnet, draw_subnets
-from mixmo.hidden import HIDDEN, HiddenDraws, draw_hidden
-from mixmo.mixing import MixDraws
-from mixmo.models import stage_shapes
-from mixmo.pairing import draw_order, pair
-from mixmo.random import draw_gamma
+from mixmo.mixing.mixer import MixDraws
+from mixmo.mixing.pairing import draw_order, pair
+from mixmo.mixing.types import Hidden, Mix
 from mixmo.recipes.schema import Recipe
-from mixmo.saliency import SALIENCY, SaliencyDraws
-from mixmo.types import Dataset, Hidden, Mix, Split
+from mixmo.utils.rng import draw_gamma
 
 
 class PixelDraws(NamedTuple):

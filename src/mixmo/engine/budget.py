@@ -10,11 +10,11 @@ import torch
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.source import each_step, plan
 from mixmo.engine.step import Graph
-from mixmo.errors import UserError
 from mixmo.recipes.schema import Recipe
+from mixmo.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from mixmo.engine.loop import Trainer
+    from mixmo.engine.trainer import Trainer
 
 SECONDS = 4.0  # to measure for
 MARGIN = 0.98  # of the time left is planned for: steps are not all alike

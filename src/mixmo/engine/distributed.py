@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mixmo.errors import UserError, first_line
+from mixmo.utils.errors import UserError, first_line
 
 T = TypeVar("T")
 

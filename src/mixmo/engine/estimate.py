@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 
-from mixmo.engine.bed import Bed, random_dataset, wait
-from mixmo.engine.prepare import check_samples
+from mixmo.engine.preflight import check_samples
 from mixmo.engine.schedule import Schedule
-from mixmo.progress import Work
+from mixmo.engine.step_timer import Bed, random_dataset, wait
 from mixmo.recipes.protocols import Facts
 from mixmo.recipes.schema import Recipe
+from mixmo.utils.progress import Work
 
 BUDGET = 20.0  # seconds to measure for, after the warm-up
 STEPS = 20

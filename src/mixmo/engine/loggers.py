@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from mixmo.errors import UserError, first_line, unknown
-from mixmo.runs import flat
+from mixmo.runs.directory import flat
+from mixmo.utils.errors import UserError, first_line, unknown
 
 BUILT_IN = ("csv", "tensorboard")
 FOLDER = "logs"  # of the run directory

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mixmo.engine.distributed import all_mean
-from mixmo.errors import UserError
+from mixmo.utils.errors import UserError
 
 
 def synchronise(net: nn.Module, device: torch.device) -> nn.Module:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from mixmo.engine.distributed import Processes, World, world
-from mixmo.errors import UserError, first_line
+from mixmo.utils.errors import UserError, first_line
 
 YEAR = 366 * 24 * 60  # in minutes
 

@@ -2,7 +2,7 @@
 
 import math
 
-from mixmo.pairing import steps_per_epoch
+from mixmo.mixing.pairing import steps_per_epoch
 from mixmo.recipes.schema import Recipe
 
 

@@ -5,13 +5,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mixmo.data.types import Dataset, Split
 from mixmo.engine.distributed import World
-from mixmo.errors import UserError
+from mixmo.inference.predict import predict_split
+from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import Report, evaluate
 from mixmo.models import Ensemble
-from mixmo.predict import predict_split
 from mixmo.recipes.schema import Recipe
-from mixmo.types import Answers, Dataset, Split
+from mixmo.utils.errors import UserError
 
 
 class DivergedError(UserError):
@@ -54,7 +55,7 @@ class Scorer(NamedTuple):
         check_answers(logits, self.recipe)
         return evaluate(logits, labels)
 
-    def answers(self, split: Split, precision: str = "fp32") -> Answers:
+    def answers(self, split: Split, precision: str = "fp32") -> LabelledLogits:
         """Every head's logits and the labels, of what could be read."""
         count, part = len(split.labels), self.world.size > 1
         if part:
@@ -65,7 +66,7 @@ class Scorer(NamedTuple):
         read = labels > 0  # zeros fill up the part of a process that could not read all its files
         if not read.any():
             raise UserError(f"none of {count} images of {self.dataset.name} to score can be read; check the files")
-        return Answers(logits[:, read], labels[read] - 1)
+        return LabelledLogits(logits[:, read], labels[read] - 1)
 
     def all_answers(self) -> dict[str, Tensor]:
         """What a run keeps: the answers to every split in float32, those to the test set by their plain names."""

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.data.stream import NOTHING
+from mixmo.data.types import Split
 from mixmo.engine.distributed import World
-from mixmo.pairing import steps_per_epoch
-from mixmo.placement import on_cpu
-from mixmo.random import Stream
+from mixmo.mixing.pairing import steps_per_epoch
 from mixmo.recipes.schema import Recipe
-from mixmo.types import Split
+from mixmo.utils.device import on_cpu
+from mixmo.utils.rng import Stream
 
 
 class Partners(NamedTuple):

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from mixmo.baselines.gradaug import subnet_loss
+from mixmo.baselines.saliency import SaliencyDraws, Settings, mix_by_saliency
 from mixmo.engine.batch import Batches, Draws
-from mixmo.errors import first_line
-from mixmo.gradaug import subnet_loss
-from mixmo.loss import loss
+from mixmo.mixing.loss import loss
+from mixmo.mixing.types import Mix
 from mixmo.models import Network
-from mixmo.progress import Work
 from mixmo.recipes.schema import Recipe
-from mixmo.saliency import SaliencyDraws, Settings, mix_by_saliency
-from mixmo.types import Mix
+from mixmo.utils.errors import first_line
+from mixmo.utils.progress import Work
 
 Forward = Callable[[Draws], tuple[Tensor, Tensor]]  # loss and heads' accuracy
 

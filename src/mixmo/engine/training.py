@@ -7,15 +7,16 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from mixmo import data, memory
+from mixmo import data
 from mixmo.engine.loggers import Logger
-from mixmo.engine.loop import Trainer
-from mixmo.engine.prepare import check_data, check_fit, check_logged, check_world, open_or_create, singles
+from mixmo.engine.preflight import check_data, check_fit, check_logged, check_world, open_or_create, singles
 from mixmo.engine.runtime import Runtime
-from mixmo.errors import check_path
-from mixmo.progress import shown, track
+from mixmo.engine.trainer import Trainer
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run, is_run
+from mixmo.runs.directory import Run, is_run
+from mixmo.utils import memory
+from mixmo.utils.errors import check_path
+from mixmo.utils.progress import shown, track
 
 LESS_MEMORY = "end other programs and give the command again, with --resume, or take a smaller batch_size or width"
 

@@ -7,7 +7,7 @@ SHA256SUMS           checksums of these two, verified when they are read; a fold
 """
 
 from mixmo.hub.folder import from_pretrained, push_to_hub, save_pretrained
-from mixmo.hub.load import load
+from mixmo.hub.loading import load
 from mixmo.hub.origin import Origin
 
 __all__ = ["Origin", "from_pretrained", "load", "push_to_hub", "save_pretrained"]

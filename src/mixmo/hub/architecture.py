@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from mixmo.errors import UserError
-from mixmo.fold import fold
 from mixmo.hub.backbones import made_by, make
 from mixmo.models import Ensemble, Network, create
 from mixmo.models.network import channels
-from mixmo.weights import shapes
-from mixmo.wrapping import Wrapped, wrap
+from mixmo.storage.weights import shapes
+from mixmo.surgery.fold import fold
+from mixmo.surgery.wrap import Wrapped, wrap
+from mixmo.utils.errors import UserError
 
 
 def describe(net: Ensemble) -> list[dict[str, Any]]:

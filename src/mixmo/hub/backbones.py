@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from mixmo.errors import UserError, first_line
-from mixmo.weights import shapes
-from mixmo.wrapping import Wrapped
+from mixmo.storage.weights import shapes
+from mixmo.surgery.wrap import Wrapped
+from mixmo.utils.errors import UserError, first_line
 
 OPTIONS = {  # that a saved network may give; there are others that read files
     "timm": ("num_classes", "in_chans", "img_size"),

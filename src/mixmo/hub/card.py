@@ -4,10 +4,10 @@ from typing import Any
 
 import yaml
 
-from mixmo.about import About
-from mixmo.calibration import Calibration
+from mixmo.calibration.posthoc import Calibration
 from mixmo.hub.backbones import library
 from mixmo.hub.origin import Origin
+from mixmo.models.metadata import About
 
 NAMES = {  # of our scores: (in the table, the Hub's metric)
     "top1": ("Top1", "accuracy"),

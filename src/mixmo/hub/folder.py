@@ -11,25 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import mixmo
-from mixmo import seal
-from mixmo.about import About
-from mixmo.calibration import Calibration
-from mixmo.errors import UserError, check_path, first_line
-from mixmo.files import drafts, halve, save_tensors
+from mixmo._version import __version__
+from mixmo.calibration.posthoc import Calibration
 from mixmo.hub.architecture import build, classes, describe
 from mixmo.hub.backbones import library
 from mixmo.hub.card import card
 from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import CONFIG, near, shipped, shipped_folder
 from mixmo.models import Ensemble, Network
+from mixmo.models.metadata import About
 from mixmo.models.network import channels
-from mixmo.modes import evaluating
-from mixmo.placement import on_cpu
-from mixmo.weights import fill, put
-from mixmo.wrapping import Wrapped
-from mixmo.wrapping.given import ensemble
-from mixmo.wrapping.probe import input_size
+from mixmo.storage import checksums
+from mixmo.storage.files import drafts, halve, save_tensors
+from mixmo.storage.weights import fill, put
+from mixmo.surgery.probe import input_size
+from mixmo.surgery.unwrap import ensemble
+from mixmo.surgery.wrap import Wrapped
+from mixmo.utils.device import on_cpu
+from mixmo.utils.errors import UserError, check_path, first_line
+from mixmo.utils.eval_mode import evaluating
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
@@ -78,7 +78,7 @@ def save_pretrained(
         tensors = net.state_dict()
         save_tensors(apart(halve(tensors) if half else tensors), draft / WEIGHTS)
         for architecture in architectures:
-            config = {"mixmo": mixmo.__version__, "architecture": architecture, "about": about and about.to_dict()}
+            config = {"mixmo": __version__, "architecture": architecture, "about": about and about.to_dict()}
             config |= {"origin": origin.to_dict()} if origin else {}
             (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
             given = "create" not in architecture and library(architecture) is None
@@ -88,7 +88,7 @@ def save_pretrained(
             raise UserError(
                 "the network answers otherwise than a fresh one with its weights; undo what changed its parts"
             )
-        (draft / seal.NAME).write_text(seal.sums({file: draft / file for file in (CONFIG, WEIGHTS)}))
+        (draft / checksums.NAME).write_text(checksums.sums({file: draft / file for file in (CONFIG, WEIGHTS)}))
         text = card(name or folder.absolute().name, architecture, about, origin)
         (draft / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")  # names may come from file names
         if not folder.exists():
@@ -120,7 +120,7 @@ def from_pretrained(
         raise UserError(f"{folder / CONFIG} does not describe a network ({error}); save it again") from error
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
-    seal.check(folder / CONFIG)
+    checksums.check(folder / CONFIG)
     fill(net, folder / WEIGHTS, assign=True)
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
     if len(types) > 1 or types & HALVES:
@@ -149,7 +149,7 @@ def push_to_hub(
         api = HfApi(token=token)
         try:
             address = api.create_repo(name, private=private, exist_ok=True)
-            api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"mixmo {mixmo.__version__}")
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"mixmo {__version__}")
         except (HfHubHTTPError, HFValidationError, OSError) as error:
             raise UserError(f"{name} could not be uploaded ({first_line(error)}); see `hf auth login`") from error
     return str(address)
@@ -174,7 +174,7 @@ def find(where: Path | str, revision: str | None = None, token: str | None = Non
     from huggingface_hub import snapshot_download
 
     try:
-        files = [CONFIG, "*.safetensors", "*.safetensors.index.json", seal.NAME]
+        files = [CONFIG, "*.safetensors", "*.safetensors.index.json", checksums.NAME]
         return Path(snapshot_download(str(where), revision=revision, token=token, allow_patterns=files))
     except Exception as error:  # of the network, the Hub or its client: many kinds, one remedy
         raise UserError(

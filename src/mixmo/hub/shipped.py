@@ -1,15 +1,15 @@
-"""The networks that come with the package: folders of `save_pretrained`, named by their place under mixmo/shipped."""
+"""The networks that come with the package: folders of `save_pretrained`, by their place under hub/weights."""
 
 import json
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
-from mixmo.about import About
 from mixmo.hub.card import sentence
+from mixmo.models.metadata import About
 
 CONFIG = "config.json"
-ROOT = Path(str(files("mixmo") / "shipped"))
+ROOT = Path(str(files("mixmo.hub") / "weights"))
 
 
 def shipped() -> list[str]:

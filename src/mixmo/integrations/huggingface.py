@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from mixmo.errors import UserError, first_line
-from mixmo.integrations.pairing import StepMixer, check_mixer
-from mixmo.loss import loss
-from mixmo.mixing import Mixer
+from mixmo.integrations.common import StepMixer, check_mixer
+from mixmo.mixing.loss import loss
+from mixmo.mixing.mixer import Mixer
 from mixmo.models.network import Ensemble
+from mixmo.utils.errors import UserError, first_line
 
 try:
     from transformers import Trainer, TrainingArguments

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mixmo.errors import UserError, first_line
-from mixmo.integrations.pairing import StepMixer, check_mixer
-from mixmo.loss import loss
+from mixmo.inference.predict import predict
+from mixmo.integrations.common import StepMixer, check_mixer
 from mixmo.metrics.scores import nll, top1
-from mixmo.mixing import Mixer
+from mixmo.mixing.loss import loss
+from mixmo.mixing.mixer import Mixer
 from mixmo.models.network import Ensemble
-from mixmo.predict import predict
+from mixmo.utils.errors import UserError, first_line
 
 try:
     from lightning.pytorch import LightningModule

@@ -4,31 +4,24 @@ Shape legend: N samples, K classes, M members, P predictors (the members of one 
 `evaluate(logits_MNK, labels_N)` computes them all.
 """
 
-from mixmo.metrics.calibration import Calibrated, calibrate_halves, fit_temperature, random_halves
-from mixmo.metrics.conformal import CONFORMAL, Conformal, fit_conformal
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
 from mixmo.metrics.ood import DETECTORS, aupr, auroc, fpr95
 from mixmo.metrics.report import Diversity, Report, Scores, evaluate, score
 from mixmo.metrics.scores import METRICS
-from mixmo.metrics.selective import Selective, fit_selective
+from mixmo.metrics.temperature import Calibrated, calibrate_halves, fit_temperature, random_halves
 
 __all__ = [
-    "CONFORMAL",
     "DETECTORS",
     "DIVERSITY",
     "METRICS",
     "Calibrated",
-    "Conformal",
     "Diversity",
     "Report",
     "Scores",
-    "Selective",
     "aupr",
     "auroc",
     "calibrate_halves",
     "evaluate",
-    "fit_conformal",
-    "fit_selective",
     "fit_temperature",
     "fpr95",
     "pair_mean",

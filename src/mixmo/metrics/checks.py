@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mixmo.errors import UserError
+from mixmo.utils.errors import UserError
 
 _AXES = {"M": "members", "P": "predictors", "N": "samples", "K": "classes"}
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mixmo.errors import UserError
 from mixmo.metrics.checks import check_answers
-from mixmo.registry import Registry
+from mixmo.utils.errors import UserError
+from mixmo.utils.registry import Registry
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (logits (P, N, K), labels (N,)) -> (P, P) float64
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mixmo.metrics.checks import check_logits, check_scores
-from mixmo.registry import Registry
+from mixmo.utils.registry import Registry
 
 Detector = Callable[[Tensor], Tensor]  # logits (M, N, K) -> scores (N,) float64
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mixmo.errors import UserError, first_line
-from mixmo.metrics.calibration import Halves, calibrate_halves
 from mixmo.metrics.checks import check_answers
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
 from mixmo.metrics.scores import METRICS, ece, nll
-from mixmo.placement import on_cpu
+from mixmo.metrics.temperature import Halves, calibrate_halves
+from mixmo.utils.device import on_cpu
+from mixmo.utils.errors import UserError, first_line
 
 
 class Scores(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixmo.metrics.checks import check_answers
 from mixmo.metrics.ood import auroc
-from mixmo.registry import Registry
+from mixmo.utils.registry import Registry
 
 Metric = Callable[[Tensor, Tensor], Tensor]  # (float64 logits (N, K), labels (N,)) -> a number, 0-dim
 

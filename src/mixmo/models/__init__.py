@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from mixmo import memory
-from mixmo.errors import UserError, check_members, check_whole, unknown
-from mixmo.models.cost import multiply_adds, parameters, stage_shapes, training_bytes
+from mixmo.models.cost import multiply_adds, parameters, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
 from mixmo.models.preact_resnet import preactresnet
 from mixmo.models.resnet import resnet
 from mixmo.models.wrn import wrn
+from mixmo.utils import memory
+from mixmo.utils.errors import UserError, check_members, check_whole, unknown
 
 __all__ = [
     "FAMILIES",
@@ -23,7 +23,6 @@ __all__ = [
     "create",
     "multiply_adds",
     "parameters",
-    "stage_shapes",
     "training_bytes",
 ]
 

@@ -5,10 +5,8 @@ import copy
 import torch
 from torch import nn
 
-from mixmo.errors import UserError
-from mixmo.hidden import PLACES
 from mixmo.models.calls import Call, calls
-from mixmo.models.network import Network, Stages
+from mixmo.models.network import Network
 
 
 def parameters(net: nn.Module) -> int:
@@ -23,7 +21,7 @@ def multiply_adds(net: Network, size: tuple[int, int, int]) -> int:
     is the paper's count: 5.9571 G for WRN-28-10 with two members, 5.9565 G for the vanilla network.
     """
     count = 0
-    for layer, call in _calls(net, size):
+    for layer, call in layer_calls(net, size):
         if isinstance(layer, nn.BatchNorm2d):
             count += 2 * call.output.numel()
         elif isinstance(layer, nn.Conv2d | nn.Linear):
@@ -33,28 +31,16 @@ def multiply_adds(net: Network, size: tuple[int, int, int]) -> int:
     return count
 
 
-def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:
-    """(C, h, w) of the features that enter each stage of the core, for images (C, H, W)."""
-    stages = len(net.core.stages) if isinstance(net.core, Stages) else 0
-    if stages < PLACES:
-        raise UserError(
-            f"feature mixing needs a core of at least {PLACES} Stages, and this one has {stages}; take another "
-            "model, or hidden = none"
-        )
-    names = {f"core.stages.{k}" for k in range(stages)}
-    return [call.input.shape[1:] for _, call in _calls(net, size) if call.name in names]
-
-
 def training_bytes(net: Network, size: tuple[int, int, int], batch: int, precision: str) -> int:
     """What a training step on images (C, H, W) needs at least.
 
     Weights, gradients and momentum, and the convolutions' outputs, of which the backward pass needs the most.
     """
-    outputs = sum(call.output.numel() for layer, call in _calls(net, size) if isinstance(layer, nn.Conv2d))
+    outputs = sum(call.output.numel() for layer, call in layer_calls(net, size) if isinstance(layer, nn.Conv2d))
     return 3 * 4 * parameters(net) + batch * outputs * (2 if precision == "bf16" else 4)
 
 
-def _calls(net: Network, size: tuple[int, int, int]) -> list[tuple[nn.Module, Call]]:
+def layer_calls(net: Network, size: tuple[int, int, int]) -> list[tuple[nn.Module, Call]]:
     """Every layer called for one image, on the meta device: no arithmetic is done."""
     twin = copy.deepcopy(net).to("meta").eval()
     layers = dict(twin.named_modules())

@@ -6,9 +6,9 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mixmo.about import About
-from mixmo.errors import UserError
-from mixmo.types import Hidden, Mix
+from mixmo.mixing.types import Hidden, Mix
+from mixmo.models.metadata import About
+from mixmo.utils.errors import UserError
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixmo.errors import UserError
 from mixmo.models.network import Parts, Stages, initialise
+from mixmo.utils.errors import UserError
 
 ENCODED = 64
 LINEAR_STD = 0.01

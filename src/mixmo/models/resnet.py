@@ -8,9 +8,9 @@ same choice as in the published PreActResNet-18-w.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixmo.errors import UserError
 from mixmo.models.network import Parts, Stages, initialise
 from mixmo.models.preact_resnet import dense, four_stages
+from mixmo.utils.errors import UserError
 
 ENCODED = 64
 

@@ -7,8 +7,8 @@ pads only right and below (an even side). Both are needed for the published 5.95
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixmo.errors import UserError
 from mixmo.models.network import Parts, Stages, initialise
+from mixmo.utils.errors import UserError
 
 ENCODED = 16
 DEEPEST = 1996

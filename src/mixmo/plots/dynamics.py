@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mixmo.analysis.dynamics import Columns, columns
+from mixmo.evaluation.analysis.dynamics import Columns, columns
 from mixmo.plots.style import COLOURS, FAINT, figure, run_names, styled
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
 
 DASHES = ("-", "--", ":", "-.")  # of members 0, 1, ...
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixmo.analysis.filters import encoder_norms
-from mixmo.analysis.summary import channel_separation, measurable
+from mixmo.evaluation.analysis.filters import encoder_norms
+from mixmo.evaluation.analysis.summary import channel_separation, measurable
 from mixmo.plots.style import COLOURS, figure, run_names, styled
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
 
 
 def by_owner(norms_MC: Tensor) -> Tensor:

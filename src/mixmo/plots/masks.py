@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mixmo.errors import UserError
-from mixmo.masks import MASKS
+from mixmo.data.types import Dataset
+from mixmo.mixing.masks import MASKS
 from mixmo.plots.style import COLOURS, FAINT, INK, figure, matplotlib, row_title, show_image, styled, tinted
-from mixmo.types import Dataset
+from mixmo.utils.errors import UserError
 
 RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
 

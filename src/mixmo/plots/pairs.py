@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from mixmo.data.types import Dataset
 from mixmo.engine.batch import Batches
-from mixmo.engine.prepare import check_fit
+from mixmo.engine.preflight import check_fit
+from mixmo.mixing.types import Mix
 from mixmo.plots.style import COLOURS, FAINT, INK, figure, row_title, show_image, styled, tinted
 from mixmo.recipes import Recipe
-from mixmo.types import Dataset, Mix
 
 SHOWN = 6
 

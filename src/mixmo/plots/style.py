@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixmo.errors import UserError
-from mixmo.files import replacing
+from mixmo.storage.files import replacing
+from mixmo.utils.errors import UserError
 
 # Okabe and Ito's palette, which readers with any colour vision can tell apart; member m or run i has colour i.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")

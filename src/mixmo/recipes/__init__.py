@@ -1,10 +1,10 @@
 """Named recipes `dataset/method`: the published protocol of the data set, and what the method changes in it."""
 
-from mixmo.errors import unknown
 from mixmo.recipes.fast import FAST, METHODS_FAST, SUFFIX
 from mixmo.recipes.methods import METHODS
 from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
+from mixmo.utils.errors import unknown
 
 __all__ = ["METHODS", "PROTOCOLS", "Recipe", "named", "names", "summary"]
 

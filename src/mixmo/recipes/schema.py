@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mixmo.augment.pixel import AUGMENTATIONS
-from mixmo.errors import UserError, unknown
-from mixmo.hidden import HIDDEN
-from mixmo.mixing import Mixer
+from mixmo.baselines.feature_mixing import HIDDEN
+from mixmo.baselines.saliency import SALIENCY
+from mixmo.baselines.saliency.comixup import part_size
+from mixmo.mixing.mixer import Mixer
 from mixmo.models import FAMILIES, Network, create
-from mixmo.saliency import SALIENCY
-from mixmo.saliency.comixup import part_size
+from mixmo.utils.errors import UserError, unknown
 
 Precision = Literal["fp32", "bf16"]
 Course = Literal["step", "cosine"]

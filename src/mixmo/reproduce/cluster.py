@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mixmo.engine import Runtime, Stopped, train
-from mixmo.errors import UserError, first_line
+from mixmo.engine import Runtime, train
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.execute import Failures, Remaining, epochs_logged, failed, say
 from mixmo.reproduce.store import Store
-from mixmo.startup import terminated_as_interrupted
+from mixmo.utils.errors import UserError, first_line
+from mixmo.utils.signals import Stopped, terminated_as_interrupted
 
 DEATHS = 3  # of workers in a row, without an epoch in between, before a run is given up
 EVERY = 30.0  # seconds between two lines of progress

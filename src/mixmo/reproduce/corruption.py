@@ -9,14 +9,14 @@ import torch
 
 from mixmo import data
 from mixmo.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from mixmo.errors import UserError
-from mixmo.evaluation import stack
-from mixmo.hub.model import open_model
-from mixmo.progress import Work
+from mixmo.data.types import Split
+from mixmo.evaluation.robustness import BriefScores, score, score_corruptions
+from mixmo.evaluation.run_scores import stack
+from mixmo.evaluation.saved_models import open_model
 from mixmo.recipes.schema import Recipe
-from mixmo.robustness import BriefScores, score, score_corruptions
-from mixmo.runs import Run
-from mixmo.types import Split
+from mixmo.runs.directory import Run
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work
 
 ORIGINAL = "CIFAR-100-C"
 

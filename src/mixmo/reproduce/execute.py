@@ -5,12 +5,13 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from mixmo.engine import Runtime, Stopped, train
-from mixmo.errors import UserError
-from mixmo.progress import clock
+from mixmo.engine import Runtime, train
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.cost import h200, run_seconds
 from mixmo.reproduce.store import Store
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import clock
+from mixmo.utils.signals import Stopped
 
 Failures = dict[Recipe, str]
 

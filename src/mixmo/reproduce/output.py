@@ -4,18 +4,19 @@ from pathlib import Path
 from typing import Any
 
 from mixmo import data
-from mixmo.analysis import columns
-from mixmo.analysis import to_csv as epochs_csv
-from mixmo.errors import UserError
-from mixmo.files import replacing
-from mixmo.plots import dynamics, filters, masks, tables, weights
+from mixmo.data.types import Dataset
+from mixmo.evaluation.analysis import columns
+from mixmo.evaluation.analysis import to_csv as epochs_csv
+from mixmo.plots import dynamics, filters, loss_weights, masks
 from mixmo.plots.style import save
+from mixmo.reproduce import figures
 from mixmo.reproduce.execute import say
 from mixmo.reproduce.report import Report
 from mixmo.reproduce.store import Store
 from mixmo.reproduce.text import slug, to_csv
-from mixmo.runs import Run
-from mixmo.types import Dataset
+from mixmo.runs.directory import Run
+from mixmo.storage.files import replacing
+from mixmo.utils.errors import UserError
 
 
 def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
@@ -70,7 +71,7 @@ def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | N
     if kind in ("dynamics", "filters") and not shown:
         return None
     if kind == "weights":
-        drawn = weights.draw()
+        drawn = loss_weights.draw()
     elif kind == "masks":
         drawn = masks.draw(some_images(root))
     elif kind == "filters":
@@ -80,8 +81,8 @@ def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | N
         for text, label in zip(drawn.legends[0].get_texts(), shown, strict=True):
             text.set_text(label)  # rows say more than folders
     else:
-        return tables.draw(report)
-    tables.caption(drawn, report, "")
+        return figures.draw(report)
+    figures.caption(drawn, report, "")
     return drawn
 
 

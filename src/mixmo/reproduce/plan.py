@@ -4,13 +4,12 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mixmo import paper
-from mixmo.errors import UserError
 from mixmo.recipes import METHODS, PROTOCOLS
 from mixmo.recipes.schema import FIELDS, Recipe
-from mixmo.reproduce import scores
+from mixmo.reproduce import paper, scores
 from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.store import Store
+from mixmo.utils.errors import UserError
 
 Group = tuple[Recipe, ...]  # networks that predict together
 

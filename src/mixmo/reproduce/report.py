@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mixmo import paper
-from mixmo.errors import UserError
-from mixmo.progress import track
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce import corruption, scores
+from mixmo.reproduce import corruption, paper, scores
 from mixmo.reproduce.plan import Cell, Group, Plan, derived_name, missing, needed, published
 from mixmo.reproduce.store import Store
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import track
 
 
 class Where(NamedTuple):

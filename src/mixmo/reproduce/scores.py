@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mixmo.analysis import activity, average, columns, core_norms, encoder_norms
-from mixmo.analysis.summary import THRESHOLDS
-from mixmo.evaluation import load_network, score_runs
-from mixmo.masks import MASKS
-from mixmo.mixing import loss_weights
+from mixmo.evaluation.analysis import activity, average, columns, core_norms, encoder_norms
+from mixmo.evaluation.analysis.summary import THRESHOLDS
+from mixmo.evaluation.run_scores import score_runs
+from mixmo.mixing.masks import MASKS
+from mixmo.mixing.mixer import loss_weights
 from mixmo.models import create, multiply_adds, parameters
 from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
 
 DRAWS = 4_096  # of a mask, to average its area over
 

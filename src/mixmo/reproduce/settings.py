@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
-from mixmo.errors import UserError, unknown
 from mixmo.recipes.schema import FIELDS, KINDS, Recipe, fits
 from mixmo.reproduce.plan import Plan, trained
+from mixmo.utils.errors import UserError, unknown
 
 FIXED = ("dataset", "networks", "seed")  # what the table or --seeds says, not --set
 PROTOCOL = ("width", "batch_size", "ghost", "epochs", "precision")  # in which runs of the same comparison may differ

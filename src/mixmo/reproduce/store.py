@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from mixmo.errors import UserError
-from mixmo.files import index_of, replacing
 from mixmo.recipes import METHODS, PROTOCOLS, named
 from mixmo.recipes.schema import FIELDS, Recipe
-from mixmo.runs import Run
+from mixmo.runs.directory import Run
+from mixmo.storage.files import index_of, replacing
+from mixmo.utils.errors import UserError
 
 APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mixmo.data.corrupted import SEVERITIES
 from mixmo.data.corruptions import blur, colour, digital, noise, spatter, weather  # noqa: F401  they register
-from mixmo.data.corruptions.registry import CORRUPTIONS, Draw
-from mixmo.errors import UserError
+from mixmo.data.corruptions.base import CORRUPTIONS, Draw
+from mixmo.utils.errors import UserError
 
 __all__ = ["CORRUPTIONS", "SEVERITIES", "corrupt"]
 

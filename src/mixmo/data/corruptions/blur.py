@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixmo.data.corruptions import separable
-from mixmo.data.corruptions.registry import CORRUPTIONS, Draw
+from mixmo.data.corruptions.base import CORRUPTIONS, Draw
 
 
 @CORRUPTIONS.add("gaussian_blur")

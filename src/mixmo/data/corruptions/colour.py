@@ -7,7 +7,7 @@ With hue fixed, HSV needs no conversion: V = max(r, g, b) and S = (max - min) / 
 import torch
 from torch import Tensor
 
-from mixmo.data.corruptions.registry import CORRUPTIONS, Draw
+from mixmo.data.corruptions.base import CORRUPTIONS, Draw
 
 
 @CORRUPTIONS.add("contrast")

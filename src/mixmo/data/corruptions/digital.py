@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from mixmo.data.corruptions import separable
-from mixmo.data.corruptions.registry import CORRUPTIONS, Draw
+from mixmo.data.corruptions.base import CORRUPTIONS, Draw
 
 
 @CORRUPTIONS.add("pixelate")

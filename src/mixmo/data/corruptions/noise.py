@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from mixmo.data.corruptions.registry import CORRUPTIONS, Draw
+from mixmo.data.corruptions.base import CORRUPTIONS, Draw
 
 
 @CORRUPTIONS.add("gaussian_noise")

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixmo.data.corruptions import separable
-from mixmo.data.corruptions.registry import CORRUPTIONS, Draw
+from mixmo.data.corruptions.base import CORRUPTIONS, Draw
 
 WATER, MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
 # mean and deviation of the noise, its blur, the threshold for liquid, strength of water or blur of mud

@@ -9,14 +9,14 @@ import numpy as np
 import PIL
 import torch
 
-import mixmo
 from mixmo import data
+from mixmo._version import __version__
 from mixmo.data.corrupted import COMMON, EXTRA, LEVELS
 from mixmo.data.corruptions import SEVERITIES, corrupt
-from mixmo.errors import UserError, unknown
-from mixmo.files import drafts
-from mixmo.progress import track
-from mixmo.random import seed_of
+from mixmo.storage.files import drafts
+from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.progress import track
+from mixmo.utils.rng import seed_of
 
 STYLES = {"cifar10": "cifar10-c-style", "cifar100": "cifar100-c-style"}
 CHUNK = 100  # images corrupted at once: they stay in the processor's cache. Another number gives other draws.
@@ -105,7 +105,7 @@ def _readme(name: str, images: int, severities: Sequence[int], seed: int, device
         corruptions=len(COMMON) + len(EXTRA),
         severities=", ".join(str(severity) for severity in severities),
         severities_count=len(severities),
-        version=mixmo.__version__,
+        version=__version__,
         torch=torch.__version__,
         pillow=PIL.__version__,
         device=device.type,

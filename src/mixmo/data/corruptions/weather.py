@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mixmo.data.corruptions import separable
+from mixmo.data.corruptions.base import CORRUPTIONS, Draw
 from mixmo.data.corruptions.blur import smear
-from mixmo.data.corruptions.registry import CORRUPTIONS, Draw
 
 # Of the five photographs behind the published frost, at the scale it uses: mean (r, g, b) and standard deviation.
 FROST = ((78, 149, 166, 18), (201, 205, 214, 22), (201, 205, 214, 22), (138, 153, 166, 29), (112, 123, 135, 43))

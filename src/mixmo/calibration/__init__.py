@@ -1,0 +1,1 @@
+"""Post-hoc calibration on held-out data: temperature, conformal sets, selective prediction."""

@@ -1,0 +1,65 @@
+"""How a run learned: its metrics.jsonl as columns, one value an epoch.
+
+A column is named by its path in a line, joined by dots: `epoch`, `lr`, `p`, `train.loss`, `test.ensemble.top1`,
+`test.members.0.nllc`, `test.diversity.ratio_error`, ...
+"""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+
+from mixmo.runs.directory import Run, flat
+from mixmo.utils.errors import UserError
+
+Columns = Mapping[str, Sequence[float]]
+
+
+def columns(run: Run) -> dict[str, list[float]]:
+    """Every number of every epoch. What an epoch lacks is NaN."""
+    rows = [dict(flat(line, ".")) for line in run.metrics()]
+    if not rows:
+        path = run.path / "metrics.jsonl"
+        raise UserError(f"{path} holds no epoch yet; let the training finish one, with --resume if it was stopped")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, math.nan) for row in rows] for name in names}
+
+
+def scored(table: Columns, last: int) -> int:
+    """How many of the last epochs are in the table: not all, with --score_every."""
+    return sum(epoch > table["epoch"][-1] - last for epoch in table["epoch"])
+
+
+def average(table: Columns, last: int = 10) -> dict[str, float]:
+    """The mean of each column over the last epochs (the paper reports the last 10), of those that have one.
+
+    >>> average({"epoch": [1, 2, 3], "lr": [0.3, 0.2, 0.1]}, last=2)["epoch"]
+    2.5
+    """
+    if last < 1:
+        raise UserError(f"last = {last}; average over at least 1 epoch")
+    means = {}
+    for name, values in table.items():
+        known = [value for value in values[-scored(table, last) :] if not math.isnan(value)]
+        if known:
+            means[name] = math.fsum(known) / len(known)
+    return means
+
+
+def to_csv(tables: Mapping[str, Columns]) -> str:
+    """The columns of some runs as one CSV table, a line an epoch and run. What a run lacks is left empty.
+
+    >>> print(to_csv({"runs/a": {"epoch": [1, 2], "lr": [0.5, 0.25]}}), end="")
+    run,epoch,lr
+    runs/a,1,0.5
+    runs/a,2,0.25
+    """
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", *names])
+    for run, table in tables.items():
+        for row in range(len(table["epoch"])):
+            values = [table[name][row] if name in table else math.nan for name in names]
+            writer.writerow([run, *["" if math.isnan(value) else value for value in values]])
+    return text.getvalue()

@@ -1,0 +1,113 @@
+"""How a network uses its filters (paper, "From manifold mixing to MixMo" and "Filters activity").
+
+The importance of a filter, of shape (input channels, k, k), is its l1 norm, as in structured pruning.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.models import Network
+from mixmo.utils.errors import UserError
+
+SHORTCUTS = ("shortcut", "downsample")  # what residual blocks, ours and others', call the layers beside their main path
+
+
+class Activity(NamedTuple):
+    """The active filters of a core network at one threshold."""
+
+    threshold: float  # t_a
+    layers: dict[str, float]  # share of active filters of each layer
+    by_layer: float  # mean over layers of each layer's share: what the published table holds
+    by_filter: float  # share of all filters pooled: what the paper's text says; wide layers count for more
+
+
+def l1_norms(weight: Tensor) -> Tensor:
+    """The l1 norm of each filter of a convolution, (filters,).
+
+    >>> l1_norms(torch.tensor([[[[1.0, -2.0]]], [[[0.5, 0.0]]]])).tolist()
+    [3.0, 0.5]
+    """
+    return weight.detach().flatten(1).abs().sum(1)
+
+
+def encoder_norms(net: Network) -> Tensor:
+    """The norms of the encoders' filters, (encoders, channels): what the paper shows of a trained MixMo."""
+    check_finite(net)
+    return torch.stack([l1_norms(_first_convolution(encoder)) for encoder in net.encoders])
+
+
+def check_finite(net: nn.Module) -> None:
+    """Refuses weights that diverged or were damaged: no filter could be compared with theirs."""
+    for name, tensor in net.state_dict().items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{name} holds NaN or infinite values; see whether the training diverged, and train again")
+
+
+def _first_convolution(encoder: nn.Module) -> Tensor:
+    for layer in encoder.modules():
+        if isinstance(layer, nn.Conv2d):
+            return layer.weight
+    raise UserError(
+        f"an encoder of kind {type(encoder).__name__} holds no convolution, so it has no filters to measure"
+    )
+
+
+def separation(norms_MC: Tensor) -> float:
+    """How separate the members' channels are: 1 if no two members share a channel, 0 if all use them alike.
+
+    With q_mc = n_mc / sum_c n_mc, the share of member m's total norm that lies in channel c, two members overlap by
+    sum_c min(q_ic, q_jc). The separation is 1 minus the overlap, which is the total variation distance of q_i and q_j,
+    averaged over all pairs. It sees which channels a member uses, not how strongly: scaling an encoder changes nothing.
+
+    >>> separation(torch.tensor([[2.0, 0.0], [0.0, 5.0]])), separation(torch.tensor([[2.0, 1.0], [4.0, 2.0]]))
+    (1.0, 0.0)
+    """
+    members = len(norms_MC)
+    if norms_MC.dim() != 2 or members < 2:
+        raise UserError(f"norms_MC has shape {tuple(norms_MC.shape)}; pass (members, channels) of at least two members")
+    norms_MC = norms_MC.double()
+    share_MC = norms_MC / norms_MC.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    overlap_MM = torch.minimum(share_MC[:, None], share_MC).sum(2)
+    i, j = torch.triu_indices(members, members, offset=1)
+    return min(1.0, max(0.0, 1 - overlap_MM[i, j].mean().item()))
+
+
+def core_norms(net: Network) -> dict[str, Tensor]:
+    """The norms of the filters of every convolution of the core network, by layer; without shortcuts, as published.
+
+    >>> from mixmo.models import create
+    >>> {name: len(norms) for name, norms in core_norms(create("wrn10_1", classes=10)).items()}["stages.2.0.conv2"]
+    64
+    """
+    check_finite(net)
+    return {
+        name: l1_norms(layer.weight)
+        for name, layer in net.core.named_modules()
+        if isinstance(layer, nn.Conv2d) and not any(part in SHORTCUTS for part in name.split("."))
+    }
+
+
+def activity(norms: Mapping[str, Tensor], threshold: float) -> Activity:
+    """Active filters at threshold t_a: those with a norm of at least t_a of the largest in their layer.
+
+    A layer whose weights are all zero has none.
+
+    >>> layers = {"narrow": torch.tensor([1.0, 0.1]), "wide": torch.tensor([1.0, 1.0, 1.0, 1.0])}
+    >>> activity(layers, 0.4)[2:]
+    (0.75, 0.8333333333333334)
+    """
+    if not 0 <= threshold <= 1:
+        raise UserError(f"threshold = {threshold}; it is a share of the layer's largest norm: take one from 0 to 1")
+    if not norms:
+        raise UserError("there is no convolution to count active filters of")
+    active = {name: (layer >= threshold * layer.max()) & (layer.max() > 0) for name, layer in norms.items()}
+    shares = {name: layer.double().mean().item() for name, layer in active.items()}
+    return Activity(
+        threshold=threshold,
+        layers=shares,
+        by_layer=sum(shares.values()) / len(shares),
+        by_filter=torch.cat(list(active.values())).double().mean().item(),
+    )

@@ -1,0 +1,122 @@
+"""Everything the analyses say about some runs: what `mixmo analyse` prints."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mixmo.evaluation.analysis.dynamics import average, columns, scored
+from mixmo.evaluation.analysis.filters import Activity, activity, check_finite, core_norms, encoder_norms, separation
+from mixmo.evaluation.run_scores import run_answers, stack
+from mixmo.metrics.diversity import DIVERSITY
+from mixmo.metrics.logits import LabelledLogits
+from mixmo.metrics.report import json_ready
+from mixmo.metrics.scores import top1
+from mixmo.models import Network
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import track
+
+THRESHOLDS = (0.2, 0.3, 0.4, 0.5)  # of the paper's table
+LAST = 10  # epochs the paper averages over
+
+
+@dataclass(frozen=True)
+class RunAnalysis:
+    """One run."""
+
+    run: str
+    encoders: list[list[float]]  # l1 norms, (encoders, channels)
+    separation: float | None  # of the members' channels; None where there is one encoder only
+    active: list[Activity]  # one a threshold
+    top1: float  # of the ensemble
+    members_top1: list[float]
+    epochs: int  # averaged over below
+    means: dict[str, float]  # every column of the training dynamics
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Some runs, and all their N x M predictors beside each other."""
+
+    which: str  # weights and logits of the last or of the best epoch
+    runs: list[RunAnalysis]
+    predictors: list[str]  # RUN:MEMBER, in the order of the matrices
+    diversity: dict[str, list[list[float]]]  # measure -> matrix over pairs of predictors
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and numbers, ready for JSON."""
+        return {name: json_ready(value) for name, value in asdict(self).items()}
+
+
+def analyse(
+    runs: Sequence[Run],
+    which: str = "last",
+    thresholds: Sequence[float] = THRESHOLDS,
+    last: int = LAST,
+    device: torch.device | None = None,
+    root: Path | None = None,
+) -> Analysis:
+    """Filters, members' accuracy, pairwise diversity and the averages over the last epochs.
+
+    A run that has not ended is tested on the `device` with its data set from the folder `root`.
+    """
+    runs = [Run.open(path) for run in runs for path in run.networks()]
+    device = device or torch.device("cpu")
+    stored = [run.finished for run in runs]  # asked first: one may end while the weights of a checkpoint are read
+    nets = [measurable(run, which) for run in runs]
+    parts = [
+        run.logits(which) if kept else run_answers(run, net.to(device), device, root)
+        for run, net, kept in track(list(zip(runs, nets, stored, strict=True)), "runs")
+    ]
+    logits_PNK, labels_N = stack(parts, [run.path for run in runs])
+    return Analysis(
+        which=which,
+        runs=[
+            _analyse(run, net.cpu(), answers, thresholds, last)
+            for run, net, answers in track(list(zip(runs, nets, parts, strict=True)), "analysing runs")
+        ],
+        predictors=[
+            f"{run.path}:{m}" for run, (logits, _) in zip(runs, parts, strict=True) for m in range(len(logits))
+        ],
+        diversity={
+            name: DIVERSITY[name](logits_PNK, labels_N).tolist()
+            for name in track(list(DIVERSITY), "comparing all predictors")
+        },
+    )
+
+
+def _analyse(run: Run, net: Network, answers: LabelledLogits, thresholds: Sequence[float], last: int) -> RunAnalysis:
+    logits_MNK, labels_N = answers
+    norms = core_norms(net)
+    table = columns(run)
+    return RunAnalysis(
+        run=str(run.path),
+        encoders=encoder_norms(net).tolist(),
+        separation=channel_separation(net),
+        active=[activity(norms, threshold) for threshold in thresholds],
+        top1=top1(logits_MNK.mean(0), labels_N).item(),
+        members_top1=[top1(logits_NK, labels_N).item() for logits_NK in logits_MNK],
+        epochs=scored(table, last),
+        means=average(table, last),
+    )
+
+
+def measurable(run: Run, which: str) -> Network:
+    """The network of a run, if its weights are numbers."""
+    net = load_network(run, which)
+    try:
+        check_finite(net)
+    except UserError as error:
+        raise UserError(f"{run.path / which}.safetensors: {error}") from error
+    return net
+
+
+def channel_separation(net: Network) -> float | None:
+    """`separation` of a network's encoders: None with one encoder for all; 1 where the channels are concatenated."""
+    if len(net.encoders) < 2:
+        return None
+    return 1.0 if net.concat else separation(encoder_norms(net))

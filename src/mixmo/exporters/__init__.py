@@ -1,0 +1,1 @@
+"""One file to deploy: ONNX or PyTorch, folded, checked against PyTorch."""

@@ -1,0 +1,193 @@
+"""One file to deploy: `mixmo.export(net, "model.onnx")` or `"model.pt2"`, folded, checked against PyTorch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from mixmo.calibration.posthoc import Calibration
+from mixmo.exporters import onnx
+from mixmo.exporters.file_metadata import Metadata, check_statistics
+from mixmo.exporters.graph import Deployed
+from mixmo.exporters.verify import accuracy, compare, examples, run
+from mixmo.exporters.write import prepared, write
+from mixmo.models.network import Ensemble
+from mixmo.storage.files import drafts
+from mixmo.surgery.probe import Size, check_size, input_size
+from mixmo.surgery.unwrap import ensemble
+from mixmo.utils.device import on_cpu
+from mixmo.utils.errors import UserError, check_path, unknown
+from mixmo.utils.progress import Work
+
+__all__ = ["Exported", "Metadata", "export"]
+
+TOLERANCE = 1e-4  # of a float32 file against PyTorch
+PRECISIONS = ("fp32", "bf16", "int8")
+SUFFIXES = (".onnx", ".pt2")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written and checked."""
+
+    path: Path
+    metadata: Metadata
+    bytes: int
+    difference: float  # largest, of any output, from the float32 network in PyTorch
+    unfolded_because: str | None  # why the network could not be folded; None if it was
+    top1: tuple[float, float] | None  # of the float32 network and of the file, where test images were given
+    tested: int  # on how many
+
+    def __str__(self) -> str:
+        metadata, lines = self.metadata, []
+        network = "folded" if metadata.folded else f"not folded ({self.unfolded_because})"
+        lines.append(
+            f"{self.path}: {self.bytes / 1e6:.2f} MB, {metadata.precision}, {metadata.members} members, {network}, "
+            f"temperature {metadata.temperature:.4g}"
+        )
+        lines.append(f"feed: {metadata.preprocessing}")
+        lines.append(f"largest difference from PyTorch in float32: {self.difference:.1e}")
+        if self.top1:
+            before, after = self.top1
+            lines.append(
+                f"Top1: {100 * after:.2f} %; in PyTorch in float32 {100 * before:.2f} % ({self.tested} test images)"
+            )
+        elif metadata.precision != "fp32":
+            lines.append("Top1 was not measured: no test images were given")
+        return "\n".join(lines)
+
+
+@on_cpu
+def export(
+    net: Ensemble,
+    path: Path | str,
+    *,
+    size: Size | None = None,
+    classes: Sequence[str] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    normalise: bool = False,
+    temperature: float | None = None,
+    precision: str = "fp32",
+    calibration: Tensor | None = None,
+    test: tuple[Tensor, Tensor] | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Write the network as one `.onnx` or `.pt2` file with a dynamic batch, and compare it with PyTorch.
+
+    It gives `probs`, `members`, `entropy` and `mutual_information` of a batch (see `Deployed`). The network is folded
+    if it can be. A float32 file that differs from PyTorch by more than 1e-4 is not left behind.
+
+    What the network knows of itself (`net.about`, as after `mixmo.load`) need not be given.
+
+    size: of the images, (C, H, W).
+    classes, mean, std: names of the classes and what images were normalised with; they go into the metadata.
+    normalise: the file takes pixels in 0..1 and normalises them itself.
+    temperature: divides all logits; fit it on held-out data (`mixmo.calibrate`). 1 if nothing is known.
+    precision: "fp32"; "bf16", which in ONNX stores weights in half the space and computes in float32, and in .pt2
+        computes in bfloat16; "int8" (ONNX), which needs `calibration`: a few hundred images as the file takes them.
+    test: images as the file takes them, and labels, to measure what the precision costs in accuracy.
+    """
+    path = check_path("path", path)
+    check_target(path, precision, overwrite)
+    net = ensemble(net)
+    known = net.about
+    fitted = (known and known.calibration) or Calibration()
+    if known is not None:
+        size, classes = size or known.size, classes or known.classes
+        mean, std = (known.mean, known.std) if mean is None and std is None else (mean, std)
+    temperature = checked_temperature(fitted.temperature if temperature is None else temperature)
+    if not isinstance(classes, Sequence | None):
+        raise UserError(f"classes = {classes!r}; give a name for each class")
+    check_size(size)
+    size = input_size(net) if size is None else (size[0], size[1], size[2])
+    check_images(calibration, test, size, precision)
+    mean, std = check_statistics(mean, std, size[0], normalise)
+    folded, whole, why = prepared(net)
+    graph, reference = (Deployed(one, temperature, *((mean, std) if normalise else ())) for one in (folded, whole))
+    graph.eval().requires_grad_(False)  # so that who runs a .pt2 file pays for no gradients
+    images_NCHW = examples(size, pixels=normalise)
+    outputs = run(reference, images_NCHW, size)
+    members, count = outputs["members"].shape[1:]
+    if classes is not None and len(classes) != count:
+        raise UserError(f"{len(classes)} class names for a network of {count} classes; give one each")
+    left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
+    fitted.check_classes(count)
+    metadata = Metadata(
+        tuple(classes or ()),
+        size,
+        *left,
+        normalise,
+        temperature,
+        members,
+        why is None,
+        precision,
+        fitted.conformal,
+        fitted.selective,
+    )
+    with drafts(path) as folder:
+        draft = folder / path.name
+        with Work(f"writing {path.name}"):
+            session = write(graph, metadata, draft, calibration)
+        difference = compare(reference, session, images_NCHW)
+        if precision == "fp32" and not difference <= TOLERANCE:
+            raise UserError(
+                f"{path.name} would differ from PyTorch by {difference:.1e}, more than {TOLERANCE:.0e}; nothing was "
+                "written; try the other format"
+            )
+        top1 = None
+        if test is not None:
+            with Work("measuring Top1", 2 * len(test[1])) as work:
+                top1 = accuracy(reference, *test, work), accuracy(session, *test, work)
+        length = draft.stat().st_size
+        draft.replace(path)
+    return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
+
+
+def checked_temperature(given: float) -> float:
+    """Refuses what logits cannot be divided by."""
+    try:
+        temperature = float(given)
+    except (TypeError, ValueError):
+        temperature = math.nan
+    if not 0 < temperature < math.inf:
+        raise UserError(f"temperature = {given}; it must be positive and finite")
+    return temperature
+
+
+def check_images(calibration: Tensor | None, test: tuple[Tensor, Tensor] | None, size: Size, precision: str) -> None:
+    """Refuses what the file would not take, and int8 without images."""
+    if isinstance(calibration, Calibration):
+        raise UserError(
+            "`calibration` takes images, from which int8 has its ranges; give what mixmo.calibrate fitted in "
+            "net.about = mixmo.About(..., calibration=...), or as temperature=calibration.temperature"
+        )
+    for images in (calibration, None if test is None else test[0]):
+        if not isinstance(images, Tensor | None):
+            raise UserError(f"images are a {type(images).__name__}; give a tensor (N, C, H, W), as the file takes them")
+        if images is not None and tuple(images.shape[1:]) != size:
+            raise UserError(
+                f"images of shape {tuple(images.shape[1:])} given for a file that takes {size}; resize them"
+            )
+    if precision == "int8" and (calibration is None or len(calibration) == 0):
+        raise UserError("int8 takes its ranges from images; give some hundred of the training set as `calibration`")
+
+
+def check_target(path: Path, precision: str, overwrite: bool) -> None:
+    """Everything that can be refused before work is done."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path} ends neither in .onnx nor in .pt2; name the file by the format it should have")
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    if path.suffix == ".pt2" and precision == "int8":
+        raise UserError("int8 is made by onnxruntime; export to .onnx, or take --precision bf16")
+    if not path.parent.is_dir():
+        raise UserError(f"the folder {path.parent} does not exist; make it, or name another file")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file, such as {path / f'model{path.suffix}'}")
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} exists already; give another name, or allow to overwrite it (--force, overwrite=True)")
+    if path.suffix == ".onnx":
+        onnx.check()

@@ -1,0 +1,1 @@
+"""From images to predictions: `predict`, `Prediction`, input preparation."""

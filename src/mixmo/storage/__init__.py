@@ -1,0 +1,1 @@
+"""Files that are whole or absent, their checksums, weights on disk."""

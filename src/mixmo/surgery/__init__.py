@@ -1,0 +1,1 @@
+"""From any classifier to M members and back: wrap, convert, fold."""

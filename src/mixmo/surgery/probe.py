@@ -1,0 +1,135 @@
+"""Runs a classifier on a small batch, to see what it takes and what it answers."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mixmo.models.network import Ensemble, Network, channels
+from mixmo.surgery.wrapped import logits_of
+from mixmo.utils import memory
+from mixmo.utils.errors import UserError
+from mixmo.utils.eval_mode import evaluating
+
+Size = tuple[int, int, int]  # C, H, W
+CIFAR = 32
+SIDES = (64, 32, 224, 299, 28, 128, 256, 16, 8)  # tried for a model that does not say
+
+
+class Trial(NamedTuple):
+    """Images that a model takes, and its answer to them."""
+
+    images: Tensor  # (2, C, H, W): one would be lost to a model that squeezes
+    logits: Tensor  # (2, K)
+
+    @property
+    def size(self) -> Size:
+        return tuple(self.images.shape[1:])  # type: ignore[return-value]
+
+
+@contextmanager
+def at_rest(*models: nn.Module) -> Iterator[None]:
+    """In evaluation mode, parameters without gradients; every flag is put back after."""
+    wanted = [(parameter, parameter.requires_grad) for model in models for parameter in model.parameters()]
+    with evaluating(*models):
+        try:
+            for parameter, _ in wanted:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter, flag in wanted:
+                parameter.requires_grad_(flag)
+
+
+def try_out(model: nn.Module, size: Size | None) -> Trial:
+    """Images the model takes: of the given size, else of one it declares, else of a common one."""
+    first, problem = None, "nothing to run"
+    for shape in [size] if size else list(dict.fromkeys(chain(_declared(model), _common(model)))):
+        images = sample(model, shape)
+        try:
+            with torch.no_grad():
+                output = model(images.clone())
+        except Exception as error:  # whatever a foreign model says about a size it does not take
+            first = first or shape
+            problem = f"{shape}: {str(error) or type(error).__name__}" if shape == first else problem
+            continue
+        logits = logits_of(output)
+        if logits.dim() != 2 or len(logits) != 2:
+            raise UserError(
+                f"the model answers 2 images of {shape} with {tuple(logits.shape)}; a classifier gives (2, K)"
+            )
+        if logits.shape[1] < 2:
+            raise UserError("the model gives one number an image; MixMo needs a classifier, with an answer a class")
+        if not logits.isfinite().all():
+            raise UserError("the model answers NaN or infinity to random images; check its weights")
+        return Trial(images, logits)
+    said = " ".join(problem.split())[:200]
+    raise UserError(f"the model takes no image of a size tried; give size=(C, H, W) (it said, for {said})")
+
+
+def check_size(size: Size | None) -> None:
+    """Refuses what is no size of an image."""
+    if size is None:
+        return
+    sides = tuple(size) if isinstance(size, Sequence) else ()
+    if len(sides) != 3 or any(type(side) is not int or side < 1 for side in sides):
+        raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
+
+
+def input_size(net: Ensemble) -> Size:
+    """Of images that a network takes, as it knows it; a `Network` takes any size, and is shown CIFAR's."""
+    known: Size | None = getattr(net, "size", None)
+    if known is not None:
+        return known
+    if isinstance(net, Network) and (reads := channels(net)):
+        return (reads, CIFAR, CIFAR)
+    raise UserError("the size of the images is not known; give `size=(channels, height, width)`")
+
+
+def sample(model: nn.Module, size: Size) -> Tensor:
+    """Two random images, on the model's device and in its precision; the same at each call."""
+    generator = torch.Generator().manual_seed(0)
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(()))
+    memory.check(8 * math.prod(size), like.device, f"two images of {size}", "give a smaller size")
+    return torch.randn(2, *size, generator=generator, device="cpu").to(like.device, like.dtype)
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    """Up to what rounding makes of it in a deep network."""
+    return relative(a, b) <= max(1e-3, 8 * torch.finfo(b.dtype).eps)
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    return ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item()
+
+
+def _declared(model: nn.Module) -> Iterator[Size]:
+    """Sizes that models of timm, torchvision, transformers and pytorchcv say they are for."""
+    for module in [model, *model.children()]:
+        for name in ("img_size", "image_size", "in_size", "input_size"):
+            side = getattr(module, name, None) or getattr(getattr(module, "config", None), name, None)
+            yield from _sizes(model, side)
+    cfg = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+    yield from _sizes(model, cfg.get("input_size") if isinstance(cfg, dict) else None)
+
+
+def _sizes(model: nn.Module, side: Any) -> Iterator[Size]:
+    if isinstance(side, int):
+        side = (side, side)
+    if isinstance(side, tuple | list) and len(side) in (2, 3) and all(isinstance(s, int) for s in side):
+        yield from ((c, side[-2], side[-1]) for c in ([side[0]] if len(side) == 3 else _channels(model)))
+
+
+def _common(model: nn.Module) -> Iterator[Size]:
+    yield from ((c, side, side) for side, c in product(SIDES, _channels(model)))
+
+
+def _channels(model: nn.Module) -> list[int]:
+    """Of the first convolution there is, then the usual ones."""
+    first = [layer.in_channels for layer in model.modules() if isinstance(layer, nn.Conv2d)][:1]
+    return list(dict.fromkeys([*first, 3, 1]))

@@ -1,0 +1,1 @@
+"""What every room needs: errors, registry, progress, memory, random numbers, devices, signals."""

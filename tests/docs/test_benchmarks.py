@@ -1,0 +1,36 @@
+"""The programs under benchmarks/ still fit the package: they are read, and the cheap ones run."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mixmo.runs.directory import Run
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+SMALL = ["--models", "wrn10_1", "--formats", "pt2", "--batches", "1", "--loads", "2", "--pairs", "1"]
+
+
+def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch, main: bool = True) -> None:
+    """As `python benchmarks/NAME ARGUMENTS` does; otherwise it is only imported."""
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.syspath_prepend(str(FOLDER))
+    runpy.run_path(str(FOLDER / name), run_name="__main__" if main else "imported")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
+def test_imports(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(name, monkeypatch=monkeypatch, main=False)
+
+
+def test_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)  # other tests have theirs
+    run("export.py", "--single", "alike", *SMALL, monkeypatch=monkeypatch)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| wrn10_1 | pt2 | alike |")
+
+
+def test_coverage(runs: list[Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run("coverage.py", str(runs[0].path), "--splits", "2", monkeypatch=monkeypatch)
+    assert "| lac | " in capsys.readouterr().out

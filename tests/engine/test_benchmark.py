@@ -1,0 +1,54 @@
+"""What is measured and how it hangs together; not how fast this machine is."""
+
+import pytest
+import torch
+
+from mixmo.cli.app import main
+from mixmo.data.types import Dataset
+from mixmo.engine.benchmark import benchmark, synthetic
+from mixmo.recipes import named
+from mixmo.utils.errors import UserError
+
+CPU = torch.device("cpu")
+TRAINING = ["training step", "training end to end"]
+
+
+def test_every_row(digits: Dataset) -> None:
+    recipe = named("digits/cut-mixmo").replace(width=1, batch_size=32)
+    *_, result = benchmark(recipe, CPU, seconds=0.01, repeats=2)
+    found = [(row.network, row.what) for row in result.rows]
+    assert found == [
+        *[("vanilla", what) for what in ("plain eager loop", *TRAINING, "prediction")],
+        *[("M=2", what) for what in (*TRAINING, "prediction", "prediction, folded")],
+    ]
+    for row in result.rows:
+        images = len(digits.test.labels) if row.what.startswith("prediction") else recipe.batch_size
+        assert row.images_per_second * row.milliseconds / 1000 == pytest.approx(images)
+        assert row.share_of_peak == pytest.approx(row.tflops / result.peak_tflops)
+        assert row.share_of_peak > 0
+        assert row.spread >= 0
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """An ordinary network is measured once, not beside itself."""
+    options = ["--width", "1", "--device", "cpu", "--seconds", "0.01", "--repeats", "1"]
+    assert main(["bench", "digits/vanilla", *options]) == 0
+    title, _, *rows, last = capsys.readouterr().out.splitlines()
+    assert title.startswith("wrn10_1, batch 64, fp32, step eager")
+    whats = ["plain eager loop", *TRAINING, "prediction"]
+    assert len(rows) == len(whats)
+    assert all(row.startswith(f"vanilla  {what}") for row, what in zip(rows, whats, strict=True))
+    assert "largest matrix product" in last
+
+
+def test_random_images_have_the_shape_of_the_data_set(digits: Dataset) -> None:
+    made = synthetic("digits", CPU)
+    for ours, real in ((made.train, digits.train), (made.test, digits.test)):
+        assert ours.images.shape == real.images.shape
+        assert ours.labels.shape == real.labels.shape
+    assert len(made.classes) == len(digits.classes)
+
+
+def test_what_has_no_known_shape_is_refused() -> None:
+    with pytest.raises(UserError, match="no benchmark in the shape of data set 'folder:imagenet@256'; there are: dig"):
+        synthetic("folder:imagenet@256", CPU)

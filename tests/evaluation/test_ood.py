@@ -1,0 +1,140 @@
+"""Telling another data set apart: what is computed, for which images, and what is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+import mixmo
+from helpers import noise
+from mixmo.data.types import Dataset, Split
+from mixmo.engine import Runtime, train
+from mixmo.evaluation.robustness import _foreign_logits, score_ood
+from mixmo.evaluation.saved_models import open_model
+from mixmo.inference.predict import predict_split
+from mixmo.metrics import DETECTORS
+from mixmo.recipes import named
+from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    root = tmp_path_factory.mktemp("runs")
+    small = named("digits/cut-mixmo").replace(width=1, epochs=1, batch_size=128)
+    quiet = Runtime(device="cpu", quiet=True)
+    return [train(small.replace(seed=seed), root / str(seed), quiet) for seed in (0, 1)]
+
+
+def paths(runs: list[Run]) -> list[Path]:
+    return [run.path for run in runs]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Colour noise as a data set of 30 test images, 16x16."""
+    return noise(tmp_path_factory.mktemp("photographs"), {"train": 1, "test": 15}, "ab", (16, 16, 3))
+
+
+def test_scores_against_scikit_learn(runs: list[Run], photographs: Path, digits: Dataset):
+    scores = score_ood(paths(runs), f"folder:{photographs}@16", "last", CPU)
+    assert set(scores.detectors) == set(DETECTORS)
+    assert (scores.inside, scores.inside_images, scores.outside_images) == ("digits", 360, 30)
+    grey = [np.asarray(Image.open(path).convert("L")) for path in sorted(photographs.glob("test/*/*.png"))]
+    small = torch.from_numpy(np.stack([np.asarray(Image.fromarray(g).resize((8, 8), Image.BILINEAR)) for g in grey]))
+    outside = Split(small[..., None], torch.zeros(30, dtype=torch.int64))
+    logits = [
+        torch.cat([predict_split(load_network(run), digits, split).logits for run in runs])
+        for split in (digits.test, outside)
+    ]
+    truth = [0] * 360 + [1] * 30
+    for name, found in scores.detectors.items():
+        values = torch.cat([DETECTORS[name](part) for part in logits]).numpy()
+        # PIL may round a pixel to the other side.
+        assert found.auroc == pytest.approx(roc_auc_score(truth, values), abs=0.01)
+        assert found.aupr == pytest.approx(average_precision_score(truth, values), abs=0.03)
+        threshold = np.sort(values[:360])[341]  # 342 of 360 are 95 %
+        assert found.fpr95 == pytest.approx((values[360:] <= threshold).mean(), abs=0.07)
+
+
+def test_the_run_s_own_images_cannot_be_told_apart(runs: list[Run], tmp_path: Path, digits: Dataset):
+    """Its own test images as another data set: as likely to score higher as lower; also if it sees their middle."""
+    net = mixmo.load(runs[0].path)
+    assert net.about is not None
+    mixmo.save_pretrained(net, tmp_path / "middle", about=dataclasses.replace(net.about, resize=12))
+    for part in ("train", "test"):
+        for number, (image, label) in enumerate(zip(digits.test.images, digits.test.labels.tolist(), strict=True)):
+            path = tmp_path / "images" / part / str(label) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image[..., 0].numpy()).save(path)
+    for models in (paths(runs), [tmp_path / "middle"]):
+        scores = score_ood(models, f"folder:{tmp_path / 'images'}@8", "last", CPU)
+        for found in scores.detectors.values():
+            assert found.auroc == pytest.approx(0.5, abs=1e-6)
+            assert found.fpr95 >= 0.95
+
+
+def test_stored_logits_or_weights(runs: list[Run], photographs: Path):
+    name = f"folder:{photographs}@16"
+    stored, again = (score_ood(paths(runs), name, "best", CPU, source=source) for source in ("logits", "weights"))
+    for detector in DETECTORS:
+        assert again.detectors[detector] == pytest.approx(stored.detectors[detector], abs=1e-3)
+
+
+def test_a_saved_network_fares_as_its_run(runs: list[Run], photographs: Path, tmp_path: Path):
+    """Alone, and in an ensemble with a run."""
+    mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "saved")
+    name = f"folder:{photographs}@16"
+    for others in ([], paths(runs[1:])):
+        expected = score_ood([runs[0].path, *others], name, "last", CPU)
+        found = score_ood([tmp_path / "saved", *others], name, "last", CPU)
+        assert found.which == ("last" if others else None)
+        for detector in DETECTORS:
+            assert found.detectors[detector] == pytest.approx(expected.detectors[detector], abs=1e-3)
+        same = {"which": None, "detectors": {}}
+        assert found._replace(**same) == expected._replace(**same)
+
+
+def test_foreign_images_in_parts(runs: list[Run], digits: Dataset):
+    """More than are read at once."""
+    model, many = open_model(runs[0].path, "last", CPU), Split(digits.train.images[:520], digits.train.labels[:520])
+    torch.testing.assert_close(
+        _foreign_logits(model, many, Work("scoring")), model(many.images).logits, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_one_member_never_disagrees(photographs: Path, tmp_path: Path):
+    single = named("digits/vanilla").replace(width=1, epochs=1, batch_size=128)
+    run = train(single, tmp_path / "run", Runtime(device="cpu", quiet=True))
+    found = score_ood([run.path], f"folder:{photographs}@16", "last", CPU).detectors
+    assert found["disagreement"].auroc == 0.5
+    assert found["entropy"].auroc != 0.5
+
+
+def test_its_own_data_set(runs: list[Run]):
+    with pytest.raises(UserError, match=f"--ood digits is what {runs[0].path} was trained on; give another data set"):
+        score_ood(paths(runs), "digits", "last", CPU)
+
+
+def test_its_own_folder(photographs: Path, tmp_path: Path):
+    """At another size, or by another way there."""
+    own = f"folder:{photographs}@16"
+    recipe = named("cifar10/cut-mixmo").replace(dataset=own, depth=10, width=1, epochs=1, batch_size=2, repetition=1)
+    run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True))
+    (tmp_path / "link").symlink_to(photographs)
+    for path in (f"{photographs}@16", f"{photographs}@8", f"{photographs}", f"{photographs}/test/..@9", "link@32"):
+        with pytest.raises(UserError, match=r"is what .* was trained on; give another data set"):
+            score_ood([run.path], f"folder:{path}", "last", CPU, root=tmp_path)
+
+
+def test_unknown(runs: list[Run]):
+    with pytest.raises(UserError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
+        score_ood(paths(runs), "cifar", "last", CPU)

@@ -1,0 +1,380 @@
+"""mixmo.predict, Prediction and Calibration: against plain computations, for one network and for several."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mixmo
+from mixmo.calibration.conformal import CONFORMAL
+from mixmo.calibration.posthoc import Calibration, calibrate
+from mixmo.inference.prediction import Prediction
+from mixmo.metrics.temperature import fit_temperature
+from mixmo.models import Ensemble
+from mixmo.models.metadata import About
+from mixmo.utils.errors import UserError
+
+CIFAR_LIKE = About((3, 8, 8), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+
+
+def network(members: int = 2, seed: int = 0, classes: int = 5, **given: int) -> Ensemble:
+    torch.manual_seed(seed)
+    net = mixmo.create("wrn10_1", classes=classes, members=members, **given)
+    for module in net.modules():  # so that training and eval mode differ
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(std=0.1)
+    return net.eval()
+
+
+def pixels(samples: int = 7, seed: int = 0) -> Tensor:
+    return torch.randn(samples, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def held_out() -> tuple[Tensor, Tensor]:
+    """Logits (3, 4000, 6) of members that know something, too sure of it, and labels."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(6, (4000,), generator=generator)
+    own = torch.randn(3, 4000, 6, generator=generator) + torch.randn(4000, 6, generator=generator)
+    return 2 * (own + 2 * torch.nn.functional.one_hot(labels, 6)), labels
+
+
+def test_what_follows_from_the_logits():
+    """Every property against loops over samples and members."""
+    net, images = network(members=3), pixels()
+    prediction = mixmo.predict(net, images)
+    logits = net.each(images).detach().double()
+    torch.testing.assert_close(prediction.logits.double(), logits)
+    assert prediction.members.shape == (3, 7, 5)
+
+    def softmax(row: Tensor) -> list[float]:
+        exps = [math.exp(z) for z in row.tolist()]
+        return [e / sum(exps) for e in exps]
+
+    def entropy(p: list[float]) -> float:
+        return -sum(x * math.log(x) for x in p)
+
+    for n in range(7):
+        members = [softmax(logits[m, n]) for m in range(3)]
+        mean = logits[:, n].mean(0)
+        probs = softmax(mean)
+        average = [sum(p[k] for p in members) / 3 for k in range(5)]
+        answers = [p.index(max(p)) for p in members]
+        different = sum(a != b for a in answers for b in answers) / 6
+        assert prediction.probs[n].tolist() == pytest.approx(probs, abs=1e-5)
+        assert prediction.members[1, n].tolist() == pytest.approx(members[1], abs=1e-5)
+        assert prediction.labels[n] == probs.index(max(probs))
+        assert prediction.confidence[n].item() == pytest.approx(max(probs), abs=1e-5)
+        assert prediction.entropy[n].item() == pytest.approx(entropy(probs), abs=1e-5)
+        spread = entropy(average) - sum(map(entropy, members)) / 3
+        assert prediction.mutual_information[n].item() == pytest.approx(spread, abs=1e-5)
+        assert prediction.disagreement[n].item() == pytest.approx(different)
+        assert prediction.energy[n].item() == pytest.approx(-math.log(sum(map(math.exp, mean.tolist()))), abs=1e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_one_member_that_answers_nothing_to_one_image(value):
+    logits = torch.zeros(2, 3, 4)
+    logits[1, 2, 0] = value
+    with pytest.raises(UserError, match="answers NaN or infinite values to 1 of 3 images"):
+        mixmo.Prediction(logits)
+    assert mixmo.Prediction(logits[:, :2]).entropy.dtype == torch.float32
+
+
+def test_several_networks_are_one_ensemble():
+    nets, images = [network(2, 0), network(3, 1)], pixels()
+    together = mixmo.predict(nets, images)
+    assert together.logits.shape == (5, 7, 5)
+    torch.testing.assert_close(together.logits[:2], mixmo.predict(nets[0], images).logits)
+    torch.testing.assert_close(together.logits[2:], mixmo.predict(nets[1], images).logits)
+    held = pixels(40, seed=1)
+    fitted = calibrate(mixmo.predict(nets, held).logits, torch.arange(40) % 5)
+    calibrated = mixmo.predict(nets, images, calibration=fitted)
+    mean = together.logits.mean(0)
+    torch.testing.assert_close(calibrated.calibrated, (mean / fitted.temperature).softmax(1))
+    assert torch.equal(calibrated.sets, 1 - mean.double().softmax(1) <= fitted.conformal.quantile)
+
+
+def test_networks_in_a_module_list():
+    nets = torch.nn.ModuleList([network(), network()])
+    assert torch.equal(mixmo.predict(nets, pixels()).logits, mixmo.predict(list(nets), pixels()).logits)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100, None])
+def test_batches_do_not_matter(batch_size):
+    net, images = network(), pixels()
+    torch.testing.assert_close(
+        mixmo.predict(net, images, batch_size=batch_size).logits, net.each(images), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_the_network_is_left_as_it_was():
+    net = network().train()
+    net.core.stages[0].eval()  # a part that is kept still
+    modes = {name: module.training for name, module in net.named_modules()}
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    prediction = mixmo.predict(net, pixels().requires_grad_())
+    assert not prediction.logits.requires_grad
+    assert {name: module.training for name, module in net.named_modules()} == modes
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+    torch.testing.assert_close(prediction.logits, net.eval().each(pixels()), atol=1e-5, rtol=1e-5)
+    with pytest.raises(UserError):
+        mixmo.predict(net.train(), torch.randn(2, 4, 8, 8))  # four channels
+    assert net.training
+
+
+def test_arrays_and_pixels():
+    net, images = network(), pixels()
+    expected = mixmo.predict(net, images).logits
+    assert torch.equal(mixmo.predict(net, images.numpy()).logits, expected)
+    torch.testing.assert_close(mixmo.predict(net, images.double().numpy()).logits, expected)
+    torch.testing.assert_close(mixmo.predict(net, images.bfloat16()).logits, expected, atol=0.2, rtol=0.1)
+    raw = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype(np.uint8)
+    net.about = CIFAR_LIKE
+    mean, std = (np.array(values, dtype=np.float32) for values in (CIFAR_LIKE.mean, CIFAR_LIKE.std))
+    ready = torch.from_numpy((raw / np.float32(255) - mean) / std).permute(0, 3, 1, 2)
+    expected = mixmo.predict(net, ready).logits
+    torch.testing.assert_close(mixmo.predict(net, raw).logits, expected, atol=1e-5, rtol=1e-5)
+    channels_first = torch.from_numpy(raw).permute(0, 3, 1, 2)
+    torch.testing.assert_close(mixmo.predict(net, channels_first).logits, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(3, 8, 8), r"shape \(3, 8, 8\); give \(N, C, H, W\), none of them 0; add the first dimension"),
+        (torch.zeros(0, 3, 8, 8), r"shape \(0, 3, 8, 8\)"),
+        (
+            torch.zeros(2, 8, 8, 3, dtype=torch.uint8),
+            "type torch.uint8; give floats normalised as in training, or uint8",
+        ),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.int64), "type torch.int64"),
+        (torch.full((1, 3, 8, 8), torch.nan), "hold NaN or infinite values"),
+        ([[1.0]], "images are of type list; give a tensor or array .*, a batch at a time"),
+        (np.array([[[[None]]]]), "images are of type ndarray"),
+        (torch.zeros(2, 1, 8, 8), "cannot read images of 1 channels and 8 x 8 pixels"),
+        (torch.zeros(2, 8, 8, 3), r"cannot read images of 8 channels and 8 x 3 pixels .*give them \(N, C, H, W\)"),
+    ],
+)
+def test_images_that_are_none(images, message):
+    with pytest.raises(UserError, match=message):
+        mixmo.predict(network(), images)
+
+
+def test_networks_that_do_not_fit_together():
+    with pytest.raises(UserError, match=r"know \[4, 5\] classes"):
+        mixmo.predict([network(classes=4), network(classes=5)], pixels())
+    with pytest.raises(UserError, match="no network was given"):
+        mixmo.predict([], pixels())
+    with pytest.raises(UserError, match=r"a Conv2d has no members; give it to mixmo.wrap first"):
+        mixmo.predict([network(), torch.nn.Conv2d(3, 8, 3)], pixels())
+    with pytest.raises(UserError, match="a NoneType has no members"):
+        mixmo.predict(None, pixels())
+    with pytest.raises(UserError, match="images_per_pass = '2'; give a whole number"):
+        mixmo.predict(network(), pixels(), images_per_pass="2")
+    for count in (0, -1):
+        with pytest.raises(UserError, match=f"batch_size = {count}; give a whole number"):
+            mixmo.predict(network(), pixels(), batch_size=count)
+    with pytest.raises(UserError, match=r"images_per_pass = 1\.5"):
+        mixmo.predict(network(), pixels(), images_per_pass=1.5)
+    net = network()
+    net.about = CIFAR_LIKE
+    with pytest.raises(UserError, match="reads 3 channels"):
+        mixmo.predict(net, torch.zeros(2, 8, 8, 1, dtype=torch.uint8))
+
+
+def test_each_member_reads_its_own_image():
+    """Two and three images a pass against one pass put together by hand."""
+    net, images = network(members=3), pixels(6)
+    by_three = mixmo.predict(net, images, images_per_pass=3).logits
+    assert by_three.shape == (1, 6, 5)
+    for i in range(2):  # images i, i + 2, i + 4 share a pass
+        own = net.read(images[[i, i + 2, i + 4]][:, None])
+        torch.testing.assert_close(by_three[0, [i, i + 2, i + 4]], own[:, 0], atol=1e-5, rtol=1e-5)
+    by_two = mixmo.predict(net, images, images_per_pass=2)
+    assert by_two.logits.shape == (2, 6, 5)
+    for i in range(3):  # members 0 and 2 read image i, member 1 image i + 3
+        own = net.read(images[[i, i + 3, i]][:, None])[:, 0]
+        torch.testing.assert_close(by_two.logits[:, i], own[[0, 2]], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(by_two.logits[:, i + 3], own[[1, 1]], atol=1e-5, rtol=1e-5)
+    assert (by_two.disagreement[3:] == 0).all()
+
+
+def test_half_and_half():
+    net, images = network(members=4), pixels(4)
+    logits = mixmo.predict(net, images, images_per_pass=2).logits
+    assert logits.shape == (2, 4, 5)
+    own = net.read(images[[1, 3, 1, 3]][:, None])[:, 0]
+    torch.testing.assert_close(logits[:, 1], own[[0, 2]], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[:, 3], own[[1, 3]], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("samples", [1, 5, 7])
+def test_passes_that_are_not_full(samples):
+    net = network(members=3)
+    logits = mixmo.predict(net, pixels(samples), images_per_pass=3, batch_size=4).logits
+    assert logits.shape == (1, samples, 5)
+    assert logits.isfinite().all()
+
+
+def test_the_same_image_in_all_places_is_the_ensemble():
+    net, image = network(members=2), pixels(1)
+    both = mixmo.predict(net, image.expand(2, -1, -1, -1), images_per_pass=2).logits[0]
+    torch.testing.assert_close(both, net.each(image)[:, 0], atol=1e-5, rtol=1e-5)
+
+
+def test_networks_that_read_one_image():
+    with pytest.raises(UserError, match="a folded network has one encoder and reads one image a pass"):
+        mixmo.predict(mixmo.fold(network()), pixels(), images_per_pass=2)
+    for count in (0, 3):
+        with pytest.raises(UserError, match=f"images_per_pass = {count}, but this network reads 1 to 2 images a pass"):
+            mixmo.predict(network(), pixels(), images_per_pass=count)
+    for what in ("encoder", "head"):
+        with pytest.raises(UserError, match=f"share one {what}, so it cannot tell its images apart"):
+            mixmo.predict(network(**{f"{what}s": 1}), pixels(), images_per_pass=2)
+
+
+def test_a_folded_network_predicts_as_before():
+    net, images = network(members=3), pixels()
+    torch.testing.assert_close(
+        mixmo.predict(mixmo.fold(net), images).logits, mixmo.predict(net, images).logits, atol=1e-4, rtol=1e-4
+    )
+
+
+def test_a_wrapped_network():
+    own = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 4),
+    )
+    net = mixmo.wrap(own, members=2, size=(3, 8, 8)).eval()
+    assert mixmo.predict(net, pixels()).logits.shape == (2, 7, 4)
+    logits = mixmo.predict(net, pixels(4), images_per_pass=2).logits
+    torch.testing.assert_close(logits[0, [0, 2]], net.read(pixels(4)[[0, 2]][:, None])[:, 0], atol=1e-5, rtol=1e-5)
+
+
+def test_calibration_promises_and_keeps(held_out):
+    """Fitted on half: temperature, coverage and risk on the other half, for the heads of one network or of several."""
+    logits, labels = held_out
+    fitted = calibrate(logits[:, :2000], labels[:2000], level=0.9, risk=0.1)
+    assert fitted.temperature == pytest.approx(fit_temperature(logits[:, :2000].mean(0), labels[:2000]))
+    assert (fitted.samples, fitted.conformal.method) == (2000, "lac")
+    prediction = Prediction(logits[:, 2000:], fitted)
+    truth = labels[2000:]
+    torch.testing.assert_close(prediction.calibrated, (logits[:, 2000:].mean(0) / fitted.temperature).softmax(1))
+    assert torch.equal(prediction.calibrated.argmax(1), prediction.labels)
+    covered = prediction.sets[torch.arange(2000), truth].double().mean().item()
+    assert covered == pytest.approx(0.9, abs=0.03)
+    given = ~prediction.abstain
+    assert 0.2 < given.double().mean() <= 1
+    assert (prediction.labels != truth)[given].double().mean() <= 0.1
+
+    def nll(p: Tensor) -> Tensor:
+        return -p[torch.arange(2000), truth].log().mean()
+
+    assert nll(prediction.calibrated) < nll(prediction.probs)
+
+
+@pytest.mark.parametrize("randomised", [False, True])
+@pytest.mark.parametrize("method", list(CONFORMAL))
+def test_every_method_covers(held_out, method, randomised):
+    torch.manual_seed(0)
+    logits, labels = held_out
+    fitted = calibrate(logits[:, :2000], labels[:2000], level=0.8, method=method, randomised=randomised)
+    prediction = Prediction(logits[:, 2000:], fitted)
+    assert prediction.sets[torch.arange(2000), labels[2000:]].double().mean().item() == pytest.approx(0.8, abs=0.03)
+    assert prediction.sets is prediction.sets  # drawn once
+    assert (fitted.conformal.lam > 0) == (method == "raps")
+    assert fitted.conformal.randomised == randomised
+
+
+def test_a_calibration_travels_through_json(held_out):
+    fitted = calibrate(*held_out, method="raps", randomised=True)
+    again = Calibration.from_dict(json.loads(json.dumps(fitted.to_dict())))
+    assert again == fitted
+    assert Calibration.from_dict(Calibration().to_dict()) == Calibration()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fitted.temperature = 2.0
+    with pytest.raises(UserError, match="no calibration that mixmo saved"):
+        Calibration.from_dict({"temperature": 1.0})
+
+
+def test_the_calibration_of_the_network_is_used(held_out):
+    net = network(classes=6)
+    fitted = calibrate(*held_out)
+    net.about = dataclasses.replace(CIFAR_LIKE, calibration=fitted)
+    assert mixmo.predict(net, pixels()).calibration is fitted
+    other = Calibration(3.0)
+    assert mixmo.predict(net, pixels(), calibration=other).calibration is other
+    # It was fitted to these members, reading one image: not to others.
+    assert mixmo.predict([net, net], pixels()).calibration is None
+    assert mixmo.predict(net, pixels(), images_per_pass=2).calibration is None
+
+
+def test_a_calibration_of_other_classes_is_refused(held_out):
+    fitted = calibrate(*held_out)
+    for predicted in (
+        lambda: mixmo.predict(network(classes=10), pixels(), calibration=fitted),
+        lambda: Prediction(torch.zeros(2, 3, 10), fitted),
+    ):
+        with pytest.raises(UserError, match="fitted to 6 classes, and the network knows 10"):
+            predicted()
+
+
+def test_a_network_that_is_about_something_else(held_out, tmp_path):
+    net = network(classes=6)
+    net.about = calibrate(*held_out)  # which belongs into an About
+    for use in (
+        lambda: mixmo.predict(net, pixels()),
+        lambda: mixmo.export(net, tmp_path / "net.pt2"),
+        lambda: mixmo.save_pretrained(net, tmp_path / "net"),
+    ):
+        with pytest.raises(UserError, match=r"net.about is a Calibration; set it to a mixmo.About\(...\)"):
+            use()
+
+
+def test_what_was_not_fitted():
+    prediction = mixmo.predict(network(), pixels())
+    for name in ("calibrated", "sets", "abstain"):
+        with pytest.raises(UserError, match="this prediction is not calibrated; fit held-out logits with"):
+            getattr(prediction, name)
+    some = mixmo.predict(network(), pixels(), calibration=Calibration(2.0))
+    with pytest.raises(UserError, match="no conformal sets"):
+        _ = some.sets
+    with pytest.raises(UserError, match="no abstain threshold"):
+        _ = some.abstain
+
+
+def test_too_little_to_calibrate_with(held_out):
+    logits, labels = held_out
+    with pytest.raises(UserError, match=r"8 held-out samples cannot tell sets of level 0.9; give at least 9"):
+        calibrate(logits[:, :8], labels[:8])
+    with pytest.raises(UserError, match=r"44 held-out samples are too few for RAPS at level 0.9"):
+        calibrate(logits[:, :44], labels[:44], method="raps")
+    assert calibrate(logits[:, :45], labels[:45], method="raps", risk=None).selective is None
+    with pytest.raises(UserError, match="unknown conformal method 'lacs'; did you mean 'lac'"):
+        calibrate(logits, labels, method="lacs")
+    with pytest.raises(UserError, match=r"are probabilities, which sum to one; pass .* \.logits"):
+        calibrate(logits.softmax(-1), labels)
+    fitted = calibrate(logits, labels)
+    for shift in (logits.amin(), (logits.sum(-1, keepdim=True) - 1) / logits.shape[-1]):  # all positive; of sum one
+        assert calibrate(logits - shift, labels).temperature == pytest.approx(fitted.temperature, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), torch.OutOfMemoryError("CUDA out")]
+)
+def test_too_many_images_at_once(error, monkeypatch):
+    def fail(*_: object) -> None:
+        raise error
+
+    net = mixmo.create("wrn10_1", classes=3)
+    monkeypatch.setattr(net, "each", fail)
+    with pytest.raises(mixmo.UserError, match=r"not enough memory to read 4 images of 8 x 8 .* a smaller batch_size"):
+        mixmo.predict(net, torch.randn(4, 3, 8, 8))

@@ -1,0 +1,83 @@
+"""The weighted loss: targets that do not fit the network are refused with both numbers."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import mixmo
+from mixmo.mixing.loss import MixMoLoss, loss
+from mixmo.mixing.types import Mix
+
+
+def mixed(targets: Tensor) -> Mix:
+    weights = torch.tensor([[0.5, 1.0, 1.5], [1.5, 1.0, 0.5]])
+    return Mix(torch.zeros(2, 3, 3, 8, 8), torch.full((2, 3, 1, 1, 1), 0.5), targets, weights)
+
+
+LOGITS = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([[0, 1, 4], [3, 2, 1]])
+
+
+def by_hand(mix: Mix) -> float:
+    """Equation 1 as a loop."""
+    total = 0.0
+    for head in range(2):
+        for n in range(3):
+            log_p = LOGITS[head, n].log_softmax(0)
+            target = mix.targets[head, n]
+            entropy = -log_p[target] if target.dim() == 0 else -(target * log_p).sum()
+            total += float(mix.weights[head, n] * entropy) / 3
+    return total
+
+
+@pytest.mark.parametrize("targets", [LABELS, torch.nn.functional.one_hot(LABELS, 5) * 0.9 + 0.02], ids=["hard", "soft"])
+def test_against_a_loop(targets: Tensor) -> None:
+    mix = mixed(targets)
+    assert loss(LOGITS, mix).item() == pytest.approx(by_hand(mix), rel=1e-5)
+    assert torch.equal(MixMoLoss()(LOGITS, mix), loss(LOGITS, mix))
+
+
+def test_soft_targets_of_few_digits() -> None:
+    """Labels smoothed in bfloat16 sum to one but for rounding."""
+    soft = (torch.nn.functional.one_hot(LABELS, 5) * 0.9 + 0.02).bfloat16()
+    assert not torch.equal(soft.float().sum(-1), torch.ones(2, 3))
+    torch.testing.assert_close(loss(LOGITS, mixed(soft)).item(), by_hand(mixed(soft.float())), rtol=1e-2, atol=0)
+
+
+def test_any_kind_of_integer() -> None:
+    expected = loss(LOGITS, mixed(LABELS))
+    for same in (LABELS.int(), LABELS.byte(), torch.nn.functional.one_hot(LABELS, 5)):
+        assert torch.allclose(loss(LOGITS, mixed(same)), expected)
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (LABELS + (LABELS == 4), "labels hold 5, but the network knows 5 classes"),
+        (LABELS - 100, "labels hold -100, but the network knows 5 classes"),  # which cross-entropy would leave out
+        (LABELS.float(), "integers"),
+        (torch.full((2, 3, 4), 0.25), "soft targets give 4 classes, but the network knows 5"),
+        (LABELS[..., None], "soft targets give 1 classes, but the network knows 5"),
+        (LABELS[:, :2], "for logits of shape"),
+        (torch.tensor([0.0, 1, 1, 0, 1]).expand(2, 3, 5), "sum to 3; .* several labels at once cannot be learned"),
+        (torch.zeros(2, 3, 5).long(), "sum to 0"),
+        (torch.full((2, 3, 5), float("nan")), "sum to nan"),
+    ],
+)
+def test_targets_that_do_not_fit(targets: Tensor, said: str) -> None:
+    with pytest.raises(mixmo.UserError, match=said):
+        loss(LOGITS, mixed(targets))
+    with pytest.raises(mixmo.UserError, match=said):
+        MixMoLoss()(LOGITS[0], targets[0])
+
+
+def test_logits_of_something_else_than_the_mix() -> None:
+    for logits in (LOGITS[0], torch.zeros(3, 3, 5)):
+        with pytest.raises(mixmo.UserError, match=r"2 answers to 3 samples.*loss\(net\(mix\), mix\)"):
+            loss(logits, mixed(LABELS))
+
+
+def test_labels_are_not_looked_at_while_compiling() -> None:
+    compiled = torch.compile(loss, backend="eager", fullgraph=True)
+    for targets in (LABELS, torch.nn.functional.one_hot(LABELS, 5)):
+        assert torch.equal(compiled(LOGITS, mixed(targets)), loss(LOGITS, mixed(targets)))
