@@ -41,12 +41,12 @@ def test_default_file(inside: Path, runs: list[Run], capsys: pytest.CaptureFixtu
 
 
 def test_nothing_is_overwritten_unless_forced(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (inside / "loss_weights.png").write_text("mine")
+    (inside / "weights.png").write_text("mine")
     assert main(["plot", "weights"]) == 2
     assert "--force" in capsys.readouterr().err
-    assert (inside / "loss_weights.png").read_text() == "mine"
+    assert (inside / "weights.png").read_text() == "mine"
     assert main(["plot", "weights", "--force"]) == 0
-    first = (inside / "loss_weights.png").read_bytes()
+    first = (inside / "weights.png").read_bytes()
     assert main(["plot", "weights", "--out", "again.png"]) == 0
     assert (inside / "again.png").read_bytes() == first  # no date, no version
 

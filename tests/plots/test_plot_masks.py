@@ -113,6 +113,6 @@ def test_the_page_names_every_mask_and_its_area() -> None:
 
 
 def test_the_pictures_of_the_page_are_small() -> None:
-    for name, limit in (("masks.png", 400_000), ("loss_weights.png", 100_000)):
+    for name, limit in (("masks.png", 400_000), ("weights.png", 100_000)):
         assert f"({name})" in PAGE.read_text()
         assert 10_000 < (PAGE.parent / name).stat().st_size < limit

@@ -68,7 +68,7 @@ def _line(cells: Sequence[str]) -> str:
 def show(cell: Filled, digits: int) -> str:
     """A cell of the Markdown table.
 
-    >>> from mixmo.paper import Figure
+    >>> from mixmo.reproduce.paper import Figure
     >>> show(Filled(85.1, 0.12, 3, Figure(85.4)), 2), show(Filled(None, None, 0, Figure(85.4)), 2)
     ('85.10 ± 0.12 (85.40, -0.30)', '- (85.40)')
     >>> show(Filled(None, None, 0, Figure(51.93)), 1)
