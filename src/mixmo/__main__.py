@@ -2,4 +2,5 @@
 
 from mixmo.cli.app import command
 
-command()
+if __name__ == "__main__":  # processes that are spawned import this file too
+    command()

@@ -23,6 +23,7 @@ from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
 from mixmo.reproduce.execute import Failures, epochs_logged, run_here, say
 from mixmo.reproduce.output import write
 from mixmo.reproduce.plan import Plan, expand, missing, needed, trained
+from mixmo.reproduce.processes import run_in_processes
 from mixmo.reproduce.report import Where, absent, fill
 from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.scores import source
@@ -56,6 +57,13 @@ def options() -> Parser:
     )
     into.add_argument("--dry-run", action="store_true", help="print the plan, train nothing")
     into.add_argument("--report", action="store_true", help="make the tables from what is there, train nothing")
+    into.add_argument("--jobs", type=int, default=1, help="runs at a time that share this machine's GPU")
+    into.add_argument(
+        "--minutes-left",
+        type=float | None,
+        default=None,
+        help="stop after so many minutes, every run with a checkpoint; the same command continues",
+    )
     into.add_argument("--ray", type=str | None, default=None, metavar="auto|ADDRESS", help="train through Ray")
     shared = "with --ray, 1 unless given; below 1, runs share a GPU"
     into.add_argument("--gpus-per-run", type=float | None, default=None, help=shared)
@@ -74,6 +82,10 @@ def main(arguments: list[str]) -> None:
             raise UserError(f"{option} {value}; it cannot be negative or infinite")
         if value is not None and parsed.ray is None:
             raise UserError(f"{option} {value} is for runs that Ray shares out; give --ray auto too, or leave it out")
+    if parsed.jobs < 1 or not 0 < (parsed.minutes_left or 1) < math.inf:
+        raise UserError(f"--jobs {parsed.jobs} --minutes-left {parsed.minutes_left}; both must be positive and finite")
+    if parsed.ray is not None and (parsed.jobs > 1 or parsed.minutes_left is not None):
+        raise UserError("--jobs and --minutes-left are for runs on this machine; leave out --ray")
     settings, store = read_settings(parsed.set), Store(parsed.out, parsed.runs)
     names = list_names(parsed.names, parsed.list)
     for fault in store.unreadable.values():
@@ -129,9 +141,11 @@ def check_corrupted(plans: list[Plan], where: Where, given: bool) -> None:
 
 
 def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Namespace) -> Failures:
-    if parsed.ray is None:
+    if parsed.ray is None and parsed.jobs == 1 and parsed.minutes_left is None:
         return run_here(recipes, store, runtime)
     quiet = replace(runtime, quiet=True, data=data_folder(runtime.data).resolve())
+    if parsed.ray is None:
+        return run_in_processes(recipes, store, quiet, parsed.jobs, parsed.minutes_left)
     gpus, cpus = (1.0 if given is None else given for given in (parsed.gpus_per_run, parsed.cpus_per_run))
     return run_on_ray(recipes, store, quiet, parsed.ray, gpus, cpus)
 

@@ -12,14 +12,12 @@ from typing import Any
 
 from mixmo.engine import Runtime, train
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce.execute import Failures, Remaining, epochs_logged, failed, say
+from mixmo.reproduce.execute import EVERY, SAVING, Failures, Remaining, epochs_logged, failed, progress, say
 from mixmo.reproduce.store import Store
 from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.signals import Stopped, terminated_as_interrupted
 
 DEATHS = 3  # of workers in a row, without an epoch in between, before a run is given up
-EVERY = 30.0  # seconds between two lines of progress
-SAVING = 300.0  # seconds that interrupted runs have to save
 Deaths = dict[Path, tuple[int, int]]  # by run: of its workers in a row, and the epochs logged at the last one
 
 
@@ -133,12 +131,3 @@ def _problem(ray: Any, reference: Any, folder: Path, deaths: Deaths) -> str | No
             return f"its worker died {count} times ({type(error).__name__})"
         say(f"{folder.name}: its worker died after epoch {epochs}; it is queued again and resumes")
         return None
-
-
-def progress(recipes: Sequence[Recipe], pending: Sequence[Recipe], folders: dict[Recipe, Path]) -> str:
-    """How far all runs are, by what they have logged."""
-    begun = [recipe for recipe in pending if (folders[recipe] / "environment.json").exists()]
-    under_way = [f"{folders[r].name} {epochs_logged(folders[r])}/{r.epochs}" for r in begun]
-    done = len(recipes) - len(pending)
-    waiting = len(pending) - len(under_way)
-    return f"{done} of {len(recipes)} ended, {waiting} not begun; epochs: {', '.join(under_way) or '-'}"

@@ -14,6 +14,8 @@ from mixmo.utils.progress import clock
 from mixmo.utils.signals import Stopped
 
 Failures = dict[Recipe, str]
+EVERY = 30.0  # seconds between two lines of progress
+SAVING = 300.0  # seconds that interrupted runs have to save
 
 
 def say(text: str) -> None:
@@ -32,6 +34,15 @@ def epochs_logged(folder: Path) -> int:
         return (folder / "metrics.jsonl").read_bytes().count(b"\n")
     except OSError:
         return 0
+
+
+def progress(recipes: Sequence[Recipe], pending: Sequence[Recipe], folders: dict[Recipe, Path]) -> str:
+    """How far all runs are, by what they have logged."""
+    begun = [recipe for recipe in pending if (folders[recipe] / "environment.json").exists()]
+    under_way = [f"{folders[r].name} {epochs_logged(folders[r])}/{r.epochs}" for r in begun]
+    done = len(recipes) - len(pending)
+    waiting = len(pending) - len(under_way)
+    return f"{done} of {len(recipes)} ended, {waiting} not begun; epochs: {', '.join(under_way) or '-'}"
 
 
 class Remaining:
