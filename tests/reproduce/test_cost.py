@@ -114,4 +114,4 @@ def test_the_list_has_every_entry(
         main(["reproduce", "p", "all", "--scale", "hour", "--dry-run", "--out", str(tmp_path), "--device", "cpu"]) == 0
     )
     assert "163 runs needed, 0 there, 163 to train" in capsys.readouterr().out
-    assert re.search(r"^mixing +Table 2 +7 +0 +0 +\d", text, re.MULTILINE)
+    assert re.search(r"^mixing +Table 2 +0/7 +0 +\d", text, re.MULTILINE)

@@ -45,7 +45,7 @@ def options() -> Parser:
         f"Ctrl-C stops after saving; the same command continues. Scales: {scales}.",
     )
     into.add_argument("names", nargs="*", help="tables and figures (`mixmo reproduce --list`), or all")
-    into.add_argument("--list", action="store_true", help="all of them: runs needed, done, and GPU-hours left")
+    into.add_argument("--list", action="store_true", help="all of them: runs needed, done, and time left")
     into.add_argument("--scale", type=Literal[tuple(SCALES)], default="paper", help="how much of the protocol is run")
     into.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the protocol; repeatable"
@@ -162,42 +162,50 @@ def again(plan: Plan, parsed: Namespace) -> str:
 
 
 def show_list(plans: list[Plan], store: Store, here: Speed, settings: Mapping[str, Any]) -> None:
-    """One line a table: runs needed and done, hours of an H200 in all and left, hours left on this device."""
-    console = Output(120)
-    numbers = ("runs", "done", "scored", "H200-hours", "left", *(["left here"] if here.measured else []))
+    """One row per table: runs needed and done, time on an H200 in all and left, time left on this device."""
+    console = Output(80)
+    wide = console.width >= 120
+    numbers = ("done", "scored", "H200", "left", *(["left here"] if here.measured else []))
     table = grid("name", "paper", *numbers, words=2)
-    table.add_column("what")
+    table.columns[0].no_wrap = True
+    if wide:
+        table.add_column("title")
     for plan in plans:
         beyond = "" if plan.cells else " (not at this scale)"
-        table.add_row(plan.table.name, plan.table.source, *amounts([plan], store, here), f"{plan.table.title}{beyond}")
+        titled = [f"{plan.table.title}{beyond}"] if wide else []
+        table.add_row(plan.table.name, plan.table.source, *amounts([plan], store, here), *titled)
     table.add_section()
-    table.add_row("all", "", *amounts(plans, store, here), "with runs shared")
+    table.add_row("all", "", *amounts(plans, store, here), *(["with runs shared"] if wide else []))
     first = next((plan for plan in plans if trained(plan.table)), plans[0])
     changed = "".join(f"; {name} = {value}" for name, value in settings.items())
-    console.print(f"scale {first.scale}: {SCALES[first.scale].summary}{changed}", style="bold", soft_wrap=True)
+    console.print(f"scale {first.scale}: {SCALES[first.scale].summary}{changed}", style="bold")
     console.print(table)
-    console.print("scored: kept without the logits or weights that some cells need; the other cells are filled.")
+    console.print("done: runs there, of those needed. scored: kept without the logits or weights that some cells need.")
     console.print(f"H200: {ABOUT}" + (f" Here: one {here.name}, by a few steps measured now." if here.measured else ""))
     for line in unused(plans, store):
-        console.print(f"not counted: {line}", soft_wrap=True)
+        console.print(f"not counted: {line}")
 
 
 def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
-    """Runs, those done or scored, hours of an H200 in all and left; hours left on this device if it is another."""
+    """Runs, those done or scored, time of an H200 in all and left; time left on this device if it is another."""
     runs = needed(plans, store)
     lacking = missing(runs, store)
     scored = sum(store.find(recipe) is not None for recipe in lacking)
     speeds = [h200(), *([here] if here.measured else [])]
     spans = [sum(run_seconds(recipe, h200()) for recipe in runs), *[left(lacking, store, speed) for speed in speeds]]
-    return [str(len(runs)), str(len(runs) - len(lacking)), str(scored), *[in_hours(span / 3600) for span in spans]]
+    return [f"{len(runs) - len(lacking)}/{len(runs)}", str(scored), *map(duration, spans)]
 
 
-def in_hours(span: float) -> str:
+def duration(seconds: float) -> str:
+    """A span of time with its unit.
+
+    >>> duration(0), duration(90), duration(5000), duration(1e6), duration(1e8)
+    ('-', '1.5 min', '1.4 h', '11.6 days', '3.2 years')
     """
-    >>> in_hours(1244.21), in_hours(0.04), in_hours(0)
-    ('1,244.2', '0.04', '0.0')
-    """
-    return f"{span:.2f}" if 0 < span < 0.1 else f"{span:,.1f}"
+    for unit, length in (("years", 365 * 86400), ("days", 86400), ("h", 3600)):
+        if seconds >= (length if unit != "days" else 2 * length):
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds / 60:.1f} min" if seconds else "-"
 
 
 def unused(plans: list[Plan], store: Store) -> list[str]:
