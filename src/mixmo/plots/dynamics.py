@@ -14,7 +14,7 @@ class Panel(NamedTuple):
     """What one panel shows of every run."""
 
     title: str
-    column: str  # one line a run; a `*` stands for the members: one line each
+    column: str  # one line per run; with a `*`, one line per member
     factor: float = 1.0
 
 
@@ -27,7 +27,7 @@ PANELS = (
 
 
 def lines(panel: Panel, table: Columns) -> list[list[float]]:
-    """The values by epoch that a panel draws of one run: one line, one a member, or none."""
+    """Return the values by epoch that a panel draws of one run: one line, one per member, or none."""
     before, star, after = panel.column.partition("*")
     if star:
         names = [name for name in table if name.startswith(before) and name.endswith(after)]
@@ -37,7 +37,7 @@ def lines(panel: Panel, table: Columns) -> list[list[float]]:
 
 
 def draw(runs: Sequence[Run]) -> Any:
-    """Four panels; a run has one colour in all of them, a member one kind of line."""
+    """Draw four panels: one colour per run, one line style per member."""
     tables = [columns(run) for run in runs]
     names = run_names([run.path for run in runs])
     with styled():

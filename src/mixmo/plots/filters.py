@@ -27,7 +27,7 @@ def by_owner(norms_MC: Tensor) -> Tensor:
 
 
 def draw(runs: Sequence[Run], which: str = "last") -> Any:
-    """A panel a run; in it a group of bars a channel, a bar a member."""
+    """Draw one panel per run: one group of bars per channel, one bar per member."""
     nets = [measurable(run, which) for run in runs]
     names = run_names([run.path for run in runs])
     members = max(len(net.encoders) for net in nets)
@@ -43,8 +43,8 @@ def draw(runs: Sequence[Run], which: str = "last") -> Any:
                 place = torch.arange(channels) + (m - (count - 1) / 2) * width
                 axes.bar(place.tolist(), norms_C.tolist(), width, color=COLOURS[m % len(COLOURS)], label=f"member {m}")
             separate = channel_separation(net)
-            told = "one encoder" if separate is None else f"separation {separate:.2f}"
-            axes.set_title(f"{name}: {told}", loc="left")
+            note = "one encoder" if separate is None else f"separation {separate:.2f}"
+            axes.set_title(f"{name}: {note}", loc="left")
             axes.set(xlim=(-0.6, channels - 0.4), xticks=[], ylabel=r"$\ell_1$ norm")
         grid[-1].set_xlabel("encoder channels, by the member that uses them most")
         if members > 1:

@@ -55,7 +55,7 @@ def gallery(first: Tensor, second: Tensor, seed: int = 0) -> dict[str, list[Cell
 
 
 def draw(dataset: Dataset, images: Sequence[int] | None = None, seed: int = 0) -> Any:
-    """The two images on the left; beside them a column a mask and a row a ratio, with the realised area underneath."""
+    """Draw the two images on the left; beside them one column per mask, one row per ratio, the realised area below."""
     first, second, names = two_images(dataset, images)
     first, second = tinted(first, COLOURS[0]), tinted(second, COLOURS[1])
     columns = gallery(first, second, seed=seed)

@@ -1,4 +1,4 @@
-"""What a batch of a recipe looks like after each stage, down to what the network reads and should answer."""
+"""A training batch of a recipe after each stage: pixels, mixed input, targets."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ class Sheet(NamedTuple):
 
     stages: dict[str, Tensor]  # name -> the members' images (M, N, H, W, C), in [0, 1]
     shares: Tensor | None  # (M, N, H, W) of each member in what the network reads; None if nothing is mixed
-    captions: list[list[str]]  # [head][sample]: what it should answer, and how much that counts
+    captions: list[list[str]]  # [head][sample]: target and loss weight
 
 
 def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0) -> Sheet:
@@ -94,7 +94,7 @@ class Row(NamedTuple):
 
 
 def rows(sheet: Sheet) -> list[Row]:
-    """A line a stage and member; then the shares, in the colours of the members, and the mixed input."""
+    """Return one row per stage and member, then the mixing coefficients and the mixed input."""
     members = len(next(iter(sheet.stages.values())))
     if members == 1:
         return [Row(name, images[0].expand(-1, -1, -1, 3)) for name, images in sheet.stages.items()]
@@ -112,7 +112,7 @@ def rows(sheet: Sheet) -> list[Row]:
 
 
 def note(recipe: Recipe) -> str:
-    """What the picture cannot show."""
+    """Return a note on what the figure cannot show."""
     if recipe.hidden != "none":
         return f"mixed with each other inside the network: {recipe.hidden}"
     if recipe.saliency != "none":
@@ -125,7 +125,7 @@ def note(recipe: Recipe) -> str:
 
 
 def draw(recipe: Recipe, dataset: Dataset, seed: int = 0) -> Any:
-    """A column a sample, from its images down to what each head should answer."""
+    """Draw one column per sample, from its images down to the target of each head."""
     sheet = prepare(recipe, dataset, seed=seed)
     images = rows(sheet)
     count = len(images[0].images)

@@ -1,4 +1,4 @@
-"""How all pictures look: one set of colours, few lines, text of one size; and how they are written.
+"""The style of all figures, and how they are written.
 
 Figures are made without pyplot: no window, no global state, always the Agg renderer.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from mixmo.storage.files import replacing
 from mixmo.utils.errors import UserError
 
-# Okabe and Ito's palette, which readers with any colour vision can tell apart; member m or run i has colour i.
+# Okabe and Ito's palette, which is colour-blind safe; member m or run i has colour i.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 INK = "#222222"
 FAINT = "#8c8c8c"
@@ -47,7 +47,7 @@ STYLE = {
 
 
 def matplotlib() -> Any:
-    """The library, or a UserError that says how to get it."""
+    """Import matplotlib, or raise a UserError with the install command."""
     try:
         import matplotlib
         import matplotlib.collections
@@ -80,7 +80,7 @@ def show_image(axes: Any, pixels: Tensor, colour: str | None = None) -> None:
 
 
 def tinted(pixels: Tensor, colour: str) -> Tensor:
-    """A grey image (..., H, W, 1) in shades of a colour, so that the two can be told apart; a colour image as it is."""
+    """Tint a grey image (..., H, W, 1) with a colour; return a colour image unchanged."""
     if pixels.shape[-1] != 1:
         return pixels
     return pixels * torch.tensor([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
@@ -92,7 +92,7 @@ def row_title(axes: Any, text: str) -> None:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """How runs are called in a legend: by the last part of their paths, or by the whole where that is not unique.
+    """Return the runs' names in a legend: the last part of their paths, or the whole where that is not unique.
 
     >>> run_names([Path("runs/cut"), Path("runs/linear")]), run_names([Path("a/cut"), Path("b/cut")])
     (['cut', 'linear'], ['a/cut', 'b/cut'])
@@ -102,7 +102,7 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 
 
 def check_target(path: Path, force: bool) -> None:
-    """Whether a picture can be written there, said before the work of drawing it."""
+    """Raise a UserError if a figure cannot be written there, before it is drawn."""
     if path.suffix.removeprefix(".").lower() not in FORMATS:
         raise UserError(f"--out {path} is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file; name it so")
     if path.is_dir() or not path.parent.is_dir():

@@ -22,7 +22,7 @@ Deaths = dict[Path, tuple[int, int]]  # by run: of its workers in a row, and the
 
 
 def load_ray() -> Any:
-    """The library, or a UserError that says how to get it."""
+    """Import Ray, or raise a UserError with the install command."""
     try:
         import ray
     except ImportError as error:
@@ -52,18 +52,18 @@ def connect(address: str, gpus: float) -> Any:
 
 
 def check_address(address: str) -> None:
-    """Ray itself would try for minutes to reach a machine that does not answer."""
+    """Try the address for 5 s: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, ValueError) as error:
         raise UserError(
-            f"no Ray cluster answers at '{address}' ({error}); give HOST:PORT as `ray start --head` prints it, or auto"
+            f"no Ray cluster at '{address}' ({error}); give HOST:PORT as `ray start --head` prints it, or auto"
         ) from error
 
 
 def train_task(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
-    """What a worker does: begin a run, or resume it."""
+    """Train a run in a Ray worker, or resume it."""
     train(recipe, folder, runtime, resume=True)
 
 

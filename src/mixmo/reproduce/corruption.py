@@ -22,12 +22,12 @@ ORIGINAL = "CIFAR-100-C"
 
 
 def images_of(recipe: Recipe, folder: Path) -> str:
-    """On which images a run is scored: scores on different ones are never shown together."""
+    """Name the images a run is scored on; scores on different images are never shown together."""
     return "digits, corrupted here" if recipe.dataset == "digits" else folder.name
 
 
 def check(folder: Path) -> None:
-    """Whether there are images to score on."""
+    """Raise a UserError if the folder of corrupted images does not exist."""
     if not folder.is_dir():
         raise UserError(
             f"{folder} is not there; `mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set, "
@@ -36,7 +36,7 @@ def check(folder: Path) -> None:
 
 
 def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:
-    """What is kept of a run or an ensemble on corrupted images, and on which; no path goes in."""
+    """Score a run or an ensemble on corrupted images: pooled scores and the name of the images."""
     images, paths = images_of(runs[0].recipe, folder), [run.path for run in runs]
     if runs[0].recipe.dataset == "digits":
         return {"images": images, "pooled": _on_digits(paths, which, device)._asdict()}

@@ -13,7 +13,7 @@ from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.scores import size_of
 
-# benchmarks/RESULTS.md, one H200, bf16, end to end: multiply-adds of the network, batch, images a second.
+# benchmarks/RESULTS.md, one H200, bf16, end to end: multiply-adds of the network, batch, images/s.
 MEASURED = (
     (5.9571e9, 256, 10_837),
     (5.9571e9, 64, 8_928),
@@ -22,8 +22,8 @@ MEASURED = (
     (0.9615e9, 64, 23_032),
 )
 FP32 = 1.7  # times bf16: predicting with TF32 takes 1.6 (WRN-28-4) to 1.8 times as long (WRN-28-10)
-SCORING = 0.5 / 10_000  # seconds an epoch for all scores of an image's logits, beside the prediction
-COMPILING = 40.0  # seconds a run
+SCORING = 0.5 / 10_000  # seconds per epoch and test image for all scores, beside the prediction
+COMPILING = 40.0  # seconds per run
 SUBNETS, SALIENCY = 3.0, 2.0  # times a step, by the paper's estimate for GradAug and Puzzle-Mix
 
 
@@ -39,7 +39,7 @@ class Speed(NamedTuple):
     measured: bool = False  # now, on this device
 
     def seconds(self, recipe: Recipe) -> float:
-        """Of one training step."""
+        """Return the seconds of one training step."""
         seconds = self.step + recipe.batch_size * (self.image + self.operation * size_of(recipe)["multiply_adds"])
         seconds *= self.fp32 if recipe.precision == "fp32" else 1.0
         return seconds * (SUBNETS if recipe.subnets else SALIENCY if recipe.saliency != "none" else 1.0)
@@ -55,7 +55,7 @@ def h200() -> Speed:
 
 
 def run_seconds(recipe: Recipe, speed: Speed) -> float:
-    """Of a whole run: steps, prediction and scores after every epoch, compilation."""
+    """Return the seconds of a whole run: steps, prediction and scores after every epoch, compilation."""
     facts = FACTS[recipe.dataset]
     steps = Schedule(recipe, facts.samples - recipe.validation).steps
     # Of forward and backward, a third is forward.

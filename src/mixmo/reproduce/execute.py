@@ -19,17 +19,17 @@ SAVING = 300.0  # seconds that interrupted runs have to save
 
 
 def say(text: str) -> None:
-    """Progress goes to standard error, so that standard output stays for tables."""
+    """Print progress to standard error; standard output is for tables."""
     print(text, file=sys.stderr, flush=True)
 
 
 def failed(name: str, reason: str, before: Failures) -> str:
-    """The line about a run that failed; a reason that was said before is not said again for every run."""
+    """Return the line for a failed run; a reason that was printed before is not repeated."""
     return f"{name} failed" + (" for the same reason" if reason in before.values() else f": {reason}")
 
 
 def epochs_logged(folder: Path) -> int:
-    """How far a run is. Its file may be half written, or damaged, which is the run's own matter."""
+    """Count the epochs in a run's metrics.jsonl, which may be half written."""
     try:
         return (folder / "metrics.jsonl").read_bytes().count(b"\n")
     except OSError:
@@ -37,7 +37,7 @@ def epochs_logged(folder: Path) -> int:
 
 
 def progress(recipes: Sequence[Recipe], pending: Sequence[Recipe], folders: dict[Recipe, Path]) -> str:
-    """How far all runs are, by what they have logged."""
+    """Return one line with the epochs logged by every run under way."""
     begun = [recipe for recipe in pending if (folders[recipe] / "environment.json").exists()]
     under_way = [f"{folders[r].name} {epochs_logged(folders[r])}/{r.epochs}" for r in begun]
     done = len(recipes) - len(pending)
@@ -46,7 +46,7 @@ def progress(recipes: Sequence[Recipe], pending: Sequence[Recipe], folders: dict
 
 
 class Remaining:
-    """How long a plan still takes: by the share of its work done since it began, in the proportions of an H200."""
+    """Time left of a plan, from the share of its work done since it began; relative costs are those of an H200."""
 
     def __init__(self, recipes: Sequence[Recipe], store: Store) -> None:
         self.folders = {recipe: store.folder(recipe) for recipe in recipes}
@@ -57,7 +57,7 @@ class Remaining:
         return sum(self.work[recipe] * epochs_logged(self.folders[recipe]) / recipe.epochs for recipe in recipes)
 
     def text(self, failures: Collection[Recipe]) -> str:
-        """What is appended to a line of progress; nothing before the first epoch."""
+        """Return the suffix of a progress line; empty before the first epoch."""
         kept = [recipe for recipe in self.work if recipe not in failures]
         made = self.done(self.work) - self.before
         if made <= 0:
@@ -67,7 +67,7 @@ class Remaining:
 
 
 def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failures:
-    """Train or resume each; one that cannot be trained does not keep the others from it.
+    """Train or resume each run in turn; a run that fails does not stop the others.
 
     Ctrl-C saves the run under way and ends the plan; the same command continues it.
     """

@@ -1,6 +1,6 @@
 """A table of `mixmo reproduce` as a picture: filled marks are ours, hollow ones the paper's.
 
-Rows against the scores, a panel a column; or, where a table varies one quantity, lines over it, a panel a score.
+Rows against the scores, one panel per column; or, where a table varies one quantity, lines over it, one panel per score.
 """
 
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ class Line(NamedTuple):
 
 
 def draw(report: Report) -> Any:
-    """The picture that suits the table."""
+    """Draw a filled table: lines or dots, as the table declares."""
     return draw_lines(report) if report.plan.table.picture.kind == "lines" else draw_dots(report)
 
 
 def draw_dots(report: Report) -> Any:
-    """A panel a column, a line a row, from the top."""
+    """Draw one panel per column and one line per row, from the top."""
     table = report.plan.table
     count, rows = len(table.columns), len(table.rows)
     down = -(-count // ACROSS)
@@ -59,7 +59,7 @@ def draw_dots(report: Report) -> Any:
 
 
 def draw_lines(report: Report) -> Any:
-    """A panel a score; lines over what the table varies. Rows apart from it are level lines."""
+    """Draw one panel per score: lines over the varied quantity; reference rows are horizontal lines."""
     table = report.plan.table
     panels: dict[str, list[int]] = {}
     for j, column in enumerate(table.columns):
@@ -96,7 +96,7 @@ def draw_lines(report: Report) -> Any:
 
 
 def _draw_levels(axes: Any, report: Report, column: int) -> dict[str, Any]:
-    """The rows apart, a level each: ours dashed, the paper's dotted."""
+    """Draw the reference rows as horizontal lines: ours dashed, the paper's dotted."""
     handles, apart = {}, [i for i, row in enumerate(report.plan.table.rows) if row.apart]
     for colour, i in enumerate(apart, 1):
         cell, name = report.cells[i, column], report.plan.table.rows[i].label
@@ -109,7 +109,7 @@ def _draw_levels(axes: Any, report: Report, column: int) -> dict[str, Any]:
 
 
 def lines(report: Report, columns: Sequence[int]) -> list[Line]:
-    """What is drawn of these columns: a line for each of them, and for each value of what the table says."""
+    """Return the lines of these columns: one per column and per value of the quantity that the table groups by."""
     table, found = report.plan.table, list[Line]()
     kinds = list(dict.fromkeys(_kind(report, i) for i in range(len(table.rows))))
     # What follows a plus sign is a variant: of the same colour, with another mark. All panels share one legend.
@@ -128,20 +128,22 @@ def lines(report: Report, columns: Sequence[int]) -> list[Line]:
 
 
 def _kind(report: Report, row: int) -> str:
-    of, said = report.plan.table.picture.line, report.plan.table.rows[row]
+    of, described = report.plan.table.picture.line, report.plan.table.rows[row]
     if of is None:
         return ""
-    return said.line if of == "line" and said.line else f"{'N' if of == 'networks' else of} = {said.changes[of]}"
+    if of == "line" and described.line:
+        return described.line
+    return f"{'N' if of == 'networks' else of} = {described.changes[of]}"
 
 
 def place(report: Report, row: int, column: int) -> float | None:
-    """Where a cell is on the horizontal axis; parameters are those of the published networks."""
+    """Return a cell's position on the horizontal axis; parameters are those of the published networks."""
     table = report.plan.table
-    x, said = table.picture.x, table.rows[row]
+    x, described = table.picture.x, table.rows[row]
     if x == "parameters":
         networks = published(table.name).cells[row, column].groups[0]
         return scores.of_recipe("parameters", networks[0], len(networks)) / 1e6
-    value = said.x if x == "x" else said.changes.get(str(x))
+    value = described.x if x == "x" else described.changes.get(str(x))
     return None if value is None else float(value)
 
 
@@ -158,5 +160,5 @@ def _draw_line(axes: Any, report: Report, line: Line) -> Any:
 
 
 def caption(drawn: Any, report: Report, more: str = "filled: ours; hollow or dotted: the paper's") -> None:
-    """The table's title, its scale included, over a picture."""
+    """Write the table's title, with its scale, above a figure."""
     drawn.suptitle("\n".join((title(report.plan), more)).strip(), fontsize=8, x=0.01, ha="left", wrap=True)

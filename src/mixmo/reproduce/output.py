@@ -1,4 +1,4 @@
-"""A table on the disk: Markdown, CSV and a picture, whole files that replace earlier ones."""
+"""Write a table as Markdown, CSV and a figure, replacing earlier files atomically."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from mixmo.utils.errors import UserError
 
 
 def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
-    """The Markdown file; the others lie beside it under the same name."""
+    """Write all files of a table and return the Markdown one; the others have the same name."""
     folder, name = store.out / "tables" / slug(report.plan), report.plan.table.name
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / f"{name}.md", text)
@@ -44,9 +44,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def shown_runs(report: Report, store: Store) -> dict[str, Run]:
-    """By row, the run of the first seed, for pictures of runs rather than of numbers.
+    """Return the run of the first seed for every row, for figures of runs rather than of numbers.
 
-    One whose epochs cannot be read is left out, and does not hide the others: the table says why.
+    A run whose epochs cannot be read is left out; the table notes why.
     """
     shown: dict[str, Run] = {}
     kind = report.plan.table.picture.kind
@@ -66,7 +66,7 @@ def _readable(run: Run) -> bool:
 
 
 def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | None:
-    """The picture of a table; None if it would show runs and there are none."""
+    """Draw the figure of a table; None if it would show runs and there are none."""
     kind = report.plan.table.picture.kind
     if kind in ("dynamics", "filters") and not shown:
         return None
@@ -87,7 +87,7 @@ def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | N
 
 
 def some_images(root: Path | None) -> Dataset:
-    """CIFAR-100 where it is there, else the digits, as large: on 8 x 8 pixels some masks are all or nothing."""
+    """Return CIFAR-100 if available, else the digits enlarged: on 8 x 8 pixels some masks are all or nothing."""
     try:
         return data.load("cifar100", root, train=False)
     except UserError:

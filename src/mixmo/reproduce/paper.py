@@ -39,7 +39,7 @@ class Row(NamedTuple):
     label: str
     time: str | None  # training / inference over a vanilla network, as the paper estimates it
     line: str | None  # in a picture of lines: which one it is a point of
-    x: float | None  # and where, if not a field says it
+    x: float | None  # its position on the horizontal axis, if that is not a field
     apart: bool  # not a point of the curve: drawn as a level of its own
     channel: int | None  # of an encoder, whose number the column's score is
     which: str | None

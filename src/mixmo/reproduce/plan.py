@@ -1,4 +1,4 @@
-"""Which runs a table needs: every cell resolved to recipes, and of these the ones that are not there yet."""
+"""Resolve every cell of a table to recipes, and find those that are not trained yet."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -91,19 +91,19 @@ def published(name: str) -> Plan:
 
 
 def trained(table: paper.Table) -> bool:
-    """Whether a table needs any run."""
+    """Return whether a table needs any run."""
     return any(scores.source(column.score) for column in table.columns)
 
 
 def resolve(
     common: Mapping[str, Any], own: Mapping[str, Any], scale: str, settings: Mapping[str, Any]
 ) -> Recipe | None:
-    """The recipe of a cell with seed 0, from what its table and its row and column say; None if beyond the scale."""
-    said = {"dataset": "cifar100", "method": "cut-mixmo", **common, **own}
-    reduced = SCALES[scale].protocols.get(said["dataset"])
+    """Return the recipe of a cell with seed 0, from its table, row and column; None if beyond the scale."""
+    given = {"dataset": "cifar100", "method": "cut-mixmo", **common, **own}
+    reduced = SCALES[scale].protocols.get(given["dataset"])
     if reduced is None:
         return None
-    dataset, method = reduced.dataset or said["dataset"], METHODS[said["method"]]
+    dataset, method = reduced.dataset or given["dataset"], METHODS[given["method"]]
     protocol = PROTOCOLS[dataset].changes
     # The method after what the whole table has in common: single networks know no batch repetition.
     compared = {**_fields(common), **method.changes, **method.on.get(dataset, {}), **_fields(own)}
@@ -115,17 +115,17 @@ def resolve(
     return recipe.replace(width=int(reduced.widest)) if reduced.narrow else None
 
 
-def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the recipe; numbers of the schema's type, so that equal recipes are equal."""
     return {
         key: float(value) if isinstance(getattr(Recipe, key), float) else value
-        for key, value in said.items()
+        for key, value in given.items()
         if key in FIELDS
     }
 
 
 def groups(recipe: Recipe, networks: int, seeds: int) -> tuple[Group, ...]:
-    """The ensembles of `networks` networks whose scores are averaged, from a pool of as many seeds as are asked for.
+    """The ensembles of `networks` networks whose scores are averaged, from a pool of the requested seeds.
 
     The networks of ensembles are those of the single rows. From 3 seeds there are 3 single networks, 3 pairs, 1 triple.
 

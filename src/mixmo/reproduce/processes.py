@@ -32,7 +32,7 @@ class Worker(NamedTuple):
     report: Connection
 
     def outcome(self) -> str:
-        """ "" if it finished, STOPPED if it was asked to stop, else why it failed."""
+        """Return an empty string if it finished, STOPPED after a signal, else why it failed."""
         if self.report.poll():
             return str(self.report.recv())
         return f"its process ended with status {self.process.exitcode}"

@@ -20,7 +20,7 @@ from mixmo.utils.progress import track
 
 
 class Where(NamedTuple):
-    """What some scores are computed with."""
+    """Where corrupted images are, and the device to score on."""
 
     corrupted: Path  # CIFAR-100-C, or a folder like it
     device: torch.device
@@ -67,7 +67,7 @@ def fill(plan: Plan, store: Store, where: Where) -> Report:
 
 
 class Absent(NamedTuple):
-    """What a table still needs."""
+    """The runs a table still needs."""
 
     needed: int  # runs
     missing: int  # of them
@@ -93,7 +93,7 @@ def heading(column: paper.Column) -> str:
 def cell_values(cell: Cell, best: bool, store: Store, where: Where, notes: dict[str, None]) -> list[float]:
     """The score of each network or ensemble that is there; with `best`, only of the one of highest Top1.
 
-    One whose files are broken is noted, and does not hide the others.
+    A run with damaged files is noted; the others are shown.
     """
     known: dict[Group, float] = {}
     for group in cell.groups:
@@ -147,7 +147,7 @@ def derive(kind: str, runs: Sequence[Run], which: str, where: Where) -> dict[str
 
 
 def printed(table: paper.Table, row: int, column: int) -> paper.Figure | None:
-    """What the paper prints for a cell: there, or in another table for the same networks and score."""
+    """Return the paper's number for a cell: printed there, or in another table for the same networks and score."""
     own = table.figures.get((row, column))
     if own is not None or not table.see:
         return own
@@ -175,7 +175,7 @@ def _raw_figures(name: str) -> dict[tuple[Group, str, str], paper.Figure]:
 
 
 def devices(plan: Plan, store: Store) -> dict[str, int]:
-    """On what the runs were made that a table can use."""
+    """Count the runs of a table by the device they were trained on."""
     used: dict[Recipe, Run] = {}
     for cell in plan.cells.values():
         for group in cell.groups if scores.source(cell.score) else ():

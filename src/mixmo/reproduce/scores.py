@@ -1,4 +1,4 @@
-"""The scores of the tables: how each is called and printed, what of a run it is read from, and its value."""
+"""The scores of the tables: name, unit, the files they are read from, and their values."""
 
 import functools
 import math
@@ -165,7 +165,7 @@ def of_filters(score: str, found: dict[str, Any], channel: int | None) -> float 
 
 
 def ensemble_scores(runs: Sequence[Run]) -> dict[str, Any]:
-    """What is kept of several runs as one ensemble; no path goes in."""
+    """Score several runs as one ensemble, without their paths."""
     return {key: value for key, value in score_runs(runs).to_dict().items() if key != "runs"}
 
 

@@ -1,4 +1,4 @@
-"""What `--set FIELD=VALUE` changes in the protocol of a table: read, checked, and guessed for runs that are there."""
+"""`--set FIELD=VALUE`: changes to the protocol of a table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from mixmo.recipes.schema import FIELDS, KINDS, Recipe, fits
 from mixmo.reproduce.plan import Plan, trained
 from mixmo.utils.errors import UserError, unknown
 
-FIXED = ("dataset", "networks", "seed")  # what the table or --seeds says, not --set
+FIXED = ("dataset", "networks", "seed")  # set by the table or --seeds, not by --set
 PROTOCOL = ("width", "batch_size", "ghost", "epochs", "precision")  # in which runs of the same comparison may differ
 
 
@@ -25,7 +25,7 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise UserError(f"--set {word} has no value; write it as --set batch_size=256")
         if name in FIXED:
-            raise UserError(f"--set {name} is not possible: the table says it; --seeds N sets the number of seeds")
+            raise UserError(f"--set {name} is not possible: the table sets it; --seeds N sets the number of seeds")
         if name not in FIELDS:
             raise unknown("field", name, FIELDS)
         if name in settings:
@@ -47,7 +47,7 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def check_settings(settings: Mapping[str, Any], plans: Sequence[Plan]) -> None:
-    """Refuse a setting that changes nothing, unless some runs have this value anyway."""
+    """Raise a UserError for a setting that changes nothing, unless some runs have this value anyway."""
     cells = [cell for plan in plans if trained(plan.table) for cell in plan.cells.values()]
     recipes = {recipe for cell in cells for group in cell.groups for recipe in group}
     for name, value in settings.items() if recipes else ():
@@ -55,7 +55,7 @@ def check_settings(settings: Mapping[str, Any], plans: Sequence[Plan]) -> None:
             continue
         names = ", ".join(plan.table.name for plan in plans)
         raise UserError(
-            f"--set {name}={value} changes nothing in {names}: methods, rows or columns say it; leave it out"
+            f"--set {name}={value} changes nothing in {names}: methods, rows or columns set it; leave it out"
         )
 
 

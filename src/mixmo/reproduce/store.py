@@ -27,13 +27,13 @@ APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # 
 def digest(*recipes: Recipe) -> str:
     """A short hash of recipes. Fields at the schema's default do not enter: one that is added later changes no hash."""
     usual = Recipe().to_dict()
-    said = [{key: value for key, value in recipe.to_dict().items() if value != usual[key]} for recipe in recipes]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
+    changes = [{key: value for key, value in recipe.to_dict().items() if value != usual[key]} for recipe in recipes]
+    return hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:8]
 
 
 @functools.cache
 def run_name(recipe: Recipe) -> str:
-    """What a run's folder is called: the data set, the nearest method, width, repetition, seed and hash.
+    """Return the name of a run's folder: data set, nearest method, width, repetition, seed and hash.
 
     >>> run_name(named("cifar100/cut-mixmo").replace(width=4, repetition=4))
     'cifar100-cut-mixmo-w4-b4-s0-819fb96e'
@@ -85,7 +85,7 @@ class Store:
                     self._found.setdefault(recipe, []).append(path.parent)
 
     def folder(self, recipe: Recipe) -> Path:
-        """Where a run is trained: where it was begun below OUT, or a folder of its own."""
+        """Return the folder of a run: where it was begun below OUT, or a new one."""
         runs = self.out / "runs"
         begun = [path for path in self._found.get(recipe, []) if path.is_relative_to(runs)]
         return begun[0] if begun else runs / run_name(recipe)
@@ -100,15 +100,15 @@ class Store:
         return None
 
     def finished(self) -> list[Recipe]:
-        """Every run that is there with its scores, whichever table it may serve."""
+        """Return the recipes of all finished runs."""
         return [recipe for recipe in self._found if self.find(recipe) is not None]
 
     def begun(self, recipe: Recipe) -> bool:
-        """Whether there is something to resume."""
+        """Return whether there is a checkpoint to resume from."""
         return (self.folder(recipe) / "checkpoints").is_dir()
 
     def derived(self, group: tuple[Recipe, ...], name: str) -> dict[str, Any] | None:
-        """What is kept under this name of one run or of an ensemble; one that is not as it was kept is made again."""
+        """Return derived scores of one run or an ensemble; None if absent or damaged, so that they are made again."""
         for folder in (self.out, *self.elsewhere):
             path = folder / "derived" / group_name(group) / name
             try:

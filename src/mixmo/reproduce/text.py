@@ -1,4 +1,4 @@
-"""A filled table as Markdown and as CSV. Its title says the scale, and what was changed in the protocol."""
+"""A filled table as Markdown and as CSV. Its title names the scale and the changes to the protocol."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ def slug(plan: Plan) -> str:
 
 
 def markdown(report: Report, absent: Absent, command: str) -> str:
-    """Ours, the paper's and the difference in one table, and below it what is not there yet."""
+    """Return ours, the paper's and the difference as one table, and below it what is missing."""
     plan, table = report.plan, report.plan.table
     timed = any(row.time for row in table.rows)
     lines = [f"# {title(plan)}", ""]
@@ -90,7 +90,7 @@ def show(cell: Filled, digits: int) -> str:
 
 
 def to_csv(report: Report) -> str:
-    """One line a cell, with full precision."""
+    """Return one line per cell, with full precision."""
     plan, text = report.plan, io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     changed = " ".join(f"{name}={value}" for name, value in plan.settings.items())
