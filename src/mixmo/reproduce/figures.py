@@ -1,6 +1,6 @@
 """A table of `mixmo reproduce` as a picture: filled marks are ours, hollow ones the paper's.
 
-Rows against the scores, one panel per column; or, where a table varies one quantity, lines over it, one panel per score.
+One panel per column, rows from the top; or, where a table varies one quantity, lines over it, one panel per score.
 """
 
 from collections.abc import Sequence
