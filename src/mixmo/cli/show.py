@@ -31,19 +31,19 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--data", type=Path, help="folder of the data sets, for one whose size is not known beforehand")
     into.add_argument("--time", type=bool, default=True, help="measure a few training steps on random images")
     parsed = parse(into, arguments)
-    recipe = recipe_of(parsed)
+    recipe, device = recipe_of(parsed), Runtime(device=parsed.device).resolve()
+    facts = FACTS.get(recipe.dataset) or facts_of(data.load(recipe.dataset, parsed.data, stream=True, workers=0))
     dataset = parsed.recipe.partition("/")[0]
     protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
     comment(f"{parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     for line in score_lines(parsed.recipe, recipe):
         comment(line)
     print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
-    facts = FACTS.get(recipe.dataset) or facts_of(data.load(recipe.dataset, parsed.data, stream=True, workers=0))
     net = recipe.network(facts.classes, facts.size[0])
     operations = multiply_adds(net, recipe.seen(facts.size))
     each = f", in each of {recipe.networks} networks" if recipe.networks > 1 else ""
     comment(f"{parameters(net):,} parameters, {operations / 1e9:.4f} G multiply-adds per prediction{each}")
-    measured = estimate(recipe, facts, Runtime(device=parsed.device).resolve(), measure=parsed.time)
+    measured = estimate(recipe, facts, device, measure=parsed.time)
     steps = f"{measured.steps:,} steps, {measured.steps_per_epoch:,} per epoch"
     comment(f"{steps}; learning rate {recipe.rate:g} after the warm-up")
     if measured.seconds is not None:
