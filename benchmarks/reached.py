@@ -1,5 +1,6 @@
 """Write src/mixmo/recipes/reached.yaml again, from the runs in results/: python benchmarks/reached.py"""
 
+import json
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -31,13 +32,13 @@ def collect(results: Path) -> list[dict[str, Any]]:
     """Return one entry per recipe and settings, with means over the runs of its seeds."""
     groups: dict[str, list[Run]] = {}
     for path in sorted(results.rglob("recipe.yaml")):
-        run = Run(path.parent)
+        run = Run.open(path.parent)
         groups.setdefault(yaml.safe_dump(nearest(run.recipe)), []).append(run)
     entries = []
     for runs in groups.values():
         runs.sort(key=lambda run: run.recipe.seed)
         name, settings = nearest(runs[0].recipe)
-        scores = [run.json("scores.json") for run in runs]
+        scores = [json.loads((run.path / "scores.json").read_text()) for run in runs]
         best = [one["best"]["ensemble"] for one in scores]
         entries.append(
             {
@@ -47,7 +48,7 @@ def collect(results: Path) -> list[dict[str, Any]]:
                 "top1": round(100 * mean(one["top1"] for one in best), 2),
                 "nllc": round(mean(one["nllc"] for one in best), 3),
                 "minutes": round(mean(one["seconds"] for one in scores) / 60, 1),
-                "device": runs[0].json("environment.json")["device_name"],
+                "device": json.loads((runs[0].path / "environment.json").read_text())["device_name"],
             }
         )
     order = names()

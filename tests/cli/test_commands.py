@@ -65,7 +65,7 @@ def test_module_prints_its_version() -> None:
 def test_eval_prints_the_stored_scores(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(run), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert scores["last"] == Run(run).json("scores.json")["last"]
+    assert scores["last"] == json.loads((run / "scores.json").read_text())["last"]
     copy = shutil.copytree(run, tmp_path / "copy")
     assert main(["eval", str(run), str(copy), "--source", "weights", "--device", "cpu", "--json"]) == 0
     both = json.loads(capsys.readouterr().out)
@@ -77,7 +77,7 @@ def test_eval_prints_the_stored_scores(run: Path, tmp_path: Path, capsys: pytest
 def test_eval_tables_hold_the_scores(
     runs: list[Run], number: int, who: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scores = runs[number].json("scores.json")
+    scores = json.loads((runs[number].path / "scores.json").read_text())
 
     def told(report: dict[str, Any]) -> list[list[str]]:
         found = [report["ensemble"], *(report["members"] if len(who) > 1 else [])]
@@ -109,7 +109,7 @@ def test_config_overrides_the_recipe_and_options_override_config(tmp_path: Path)
     out = tmp_path / "run"
     options = ["--width", "1", "--config", str(tmp_path / "more.yaml"), "--device", "cpu", "--quiet"]
     assert main(["train", "digits/cut-mixmo", *options, "--out", str(out)]) == 0
-    recipe = Run(out).recipe
+    recipe = Run.open(out).recipe
     assert (recipe.width, recipe.epochs, recipe.batch_size, recipe.mask) == (1, 1, 128, "cut")
     assert (recipe.lr, recipe.decay) == (0.1, (0.5,))
 
@@ -195,7 +195,8 @@ def test_list_recipes_filters_and_gives_scores(
 def test_lists_have_every_printed_score_and_documented_data_set() -> None:
     shown = {*Scores._fields, *Diversity._fields} - {"temperatures", "own"}
     assert shown <= KINDS["metrics"]().keys()
-    table = (Path(__file__).parents[2] / "docs" / "data.md").read_text().partition("## Get")[0]
+    page = next((Path(__file__).parents[2] / "docs").rglob("data.md"))
+    table = page.read_text().partition("## Get")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(.*?)`", row)} <= KINDS["datasets"]().keys()
 
@@ -222,11 +223,24 @@ def test_show_gives_the_time_of_all_networks(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr("mixmo.cli.show.estimate", lambda *_, **__: Estimate("CPU", 1200, 40, 0.25, 300.0))
-    for recipe, time in (("digits/de2", "10 min"), ("digits/vanilla", "5 min")):
+    for recipe, time in (("digits/de2", "10.0 min"), ("digits/vanilla", "5.0 min")):
         assert main(["show", recipe, "--batch-size", "50", "--device", "cpu"]) == 0
         text = capsys.readouterr().out
         assert ("each of 2 networks\n" in text) == (recipe == "digits/de2")
         assert f"# training time about {time} on this CPU (200 images/s)" in text
+
+
+def test_bench_prints_units_and_measures_a_vanilla_network_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    options = ["--width", "1", "--device", "cpu", "--seconds", "0.01", "--repeats", "1"]
+    assert main(["bench", "digits/vanilla", *options]) == 0
+    title, units, *rows = capsys.readouterr().out.splitlines()
+    assert title.startswith("wrn10_1, batch size 64, fp32, eager step")
+    assert {"images/s", "ms", "TFLOP/s", "GiB"} <= set(units.split())
+    measured = [row.split("  ")[1] for row in rows if row.startswith("vanilla")]
+    assert measured == ["plain eager loop", "training step", "training end to end", "prediction"]
 
 
 def test_bad_input_is_one_sentence_that_names_it(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:

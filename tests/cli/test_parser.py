@@ -11,7 +11,7 @@ from mixmo.engine import Runtime
 from mixmo.recipes import Recipe, named
 
 FAULTS = {  # and the words that the error must have
-    "train": ("required", "RECIPE", "--out"),
+    "train": ("required", "recipe", "--out"),
     "train digits/vanilla": ("required", "--out"),
     "data get -- --odd": ("required", "--to"),
     "train digits/vanilla --out a --width=1.5": ("--width", "int", "1.5"),

@@ -40,7 +40,7 @@ def test_train_and_eval_use_a_mask_of_a_plugin(tmp_path: Path) -> None:
     file, out = plugin(tmp_path / "f.py", "mine"), str(tmp_path / "run")
     words = ["--mask", "mine", "--epochs", "1", "--width", "1", "--device", "cpu", "--quiet", "--out", out]
     assert main(["train", "digits/cut-mixmo", *words, "--plugin", str(file)]) == 0
-    assert Run(Path(out)).recipe.mask == "mine"
+    assert Run.open(out).recipe.mask == "mine"
     assert main([f"--plugin={file}", "eval", out]) == 0
 
 

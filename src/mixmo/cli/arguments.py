@@ -45,9 +45,10 @@ def add_recipe(into: Parser, arguments: list[str], needed: bool = True) -> None:
         into.add_argument(f"--{field}", section=section, **settings)
 
 
-def recipe_of(parsed: Namespace) -> Recipe:
-    """Return the named recipe, changed by the fields that were given."""
-    return (Recipe() if parsed.recipe is None else named(parsed.recipe)).replace(**given_fields(parsed))
+def recipe_of(parsed: Namespace, base: Recipe | None = None) -> Recipe:
+    """Return the named recipe, or `base` if none was named, changed by the fields that were given."""
+    named_or_base = named(parsed.recipe) if parsed.recipe is not None else base or Recipe()
+    return named_or_base.replace(**given_fields(parsed))
 
 
 def given_fields(parsed: Namespace) -> dict[str, Any]:

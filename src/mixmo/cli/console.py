@@ -33,10 +33,10 @@ def grid(*columns: str, words: int = 1, title: str | None = None) -> Table:
 def duration(seconds: float) -> str:
     """Return a time with its unit.
 
-    >>> duration(40.2), duration(600), duration(9000), duration(1e6)
-    ('40 s', '10 min', '2.5 h', '278 h')
+    >>> duration(40), duration(90), duration(5000), duration(1e6), duration(1e8)
+    ('40 s', '1.5 min', '1.4 h', '11.6 days', '3.2 years')
     """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    hours = seconds / 3600
-    return f"{seconds / 60:.0f} min" if hours < 2 else f"{hours:.1f} h" if hours < 100 else f"{hours:,.0f} h"
+    for unit, length, least in (("years", 31_536_000, 1), ("days", 86_400, 2), ("h", 3_600, 1), ("min", 60, 1)):
+        if seconds >= least * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.0f} s"

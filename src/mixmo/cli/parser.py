@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
             settings.setdefault("action", "store_true" if shown is False else BooleanOptionalAction)
         elif settings.get("action") in (None, "append", "extend"):
             settings["type"] = _converter(hint)
-            settings.setdefault("metavar", _metavar(hint) if option else names[0].upper())
+            settings.setdefault("metavar", _metavar(hint) if option else None)
         required = settings.get("required", False) if option else settings.get("nargs") not in ("?", "*")
         two_way = settings.get("action") is BooleanOptionalAction
         text = _with_notes(settings.pop("help", ""), required, shown, two_way)
@@ -177,7 +177,7 @@ def _with_notes(text: str, required: bool, shown: Any, two_way: bool) -> str:
 
 
 def _usage(action: Action, required: bool) -> str:
-    name = " ".join((*action.option_strings[:1], str(action.metavar or action.dest)))
+    name = " ".join((*action.option_strings[:1], str(action.metavar or action.dest.upper())))
     name += "..." if action.nargs in ("+", "*") else ""
     return name if required else f"[{name}]"
 
