@@ -265,7 +265,7 @@ def test_bad_input_is_one_sentence_that_names_it(run: Path, tmp_path: Path, said
         (["train", "cifar10/vanilla", "--data", str(tmp_path), *out], "cifar-10-batches-py"),
         (["eval", str(tmp_path)], "run directory"),
         ([*train, "--out", str(run / "recipe.yaml" / "under")], "recipe.yaml"),
-        (["list", "mask"], "'masks'"),
+        (["list", "mask"], "masks"),
     ]
     for file, (text, word) in files.items():
         (tmp_path / file).write_text(text)

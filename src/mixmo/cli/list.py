@@ -3,6 +3,7 @@
 import shutil
 import textwrap
 from collections.abc import Callable
+from typing import Literal
 
 from mixmo.augment.augmix import augmix
 from mixmo.augment.pixel import AUGMENTATIONS
@@ -19,7 +20,7 @@ from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import UNMASKED
 from mixmo.models import FAMILIES
 from mixmo.recipes import PROTOCOLS, named, names, summary
-from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.errors import UserError
 
 
 def first_line(thing: object) -> str:
@@ -74,11 +75,9 @@ def main(arguments: list[str]) -> None:
         "Recipes, models, masks and other components, each with a description. Scores of recipes are those of the best "
         "epoch by test accuracy.",
     )
-    into.add_argument("kind", nargs="?", help=f"only this kind: {', '.join(KINDS)}")
+    into.add_argument("kind", nargs="?", type=Literal[tuple(KINDS)], help=f"only this kind: {', '.join(KINDS)}")
     into.add_argument("filter", nargs="?", help="only names that contain this text, such as cifar100")
     parsed = parse(into, arguments)
-    if parsed.kind is not None and parsed.kind not in KINDS:
-        raise unknown("kind", parsed.kind, KINDS)
     for kind in [parsed.kind] if parsed.kind else KINDS:
         things = {name: text for name, text in KINDS[kind]().items() if (parsed.filter or "") in name}
         if not things:

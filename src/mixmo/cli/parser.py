@@ -116,9 +116,7 @@ def convert(text: str, hint: Any) -> Any:
     if get_origin(hint) is Literal:
         return parts[parts.index(text)]
     if get_origin(hint) is tuple:
-        if not text.startswith(("[", "(")):
-            raise ValueError(text)
-        return tuple(convert(part.strip(), parts[0]) for part in text[1:-1].split(",") if part.strip())
+        return tuple(convert(part.strip(), parts[0]) for part in text.strip("[]()").split(",") if part.strip())
     if hint is bool:
         return BOOLEANS[text.lower()]
     if hint is Path:
@@ -169,8 +167,10 @@ def _with_notes(text: str, required: bool, shown: Any, two_way: bool) -> str:
     notes = ["required"] if required else []
     if two_way and isinstance(shown, bool):
         notes.append(f"default: {'on' if shown else 'off'}")
-    elif isinstance(shown, tuple | list) and shown:
-        notes.append(f"default: {', '.join(f'{value:.3g}' for value in shown)}")
+    elif isinstance(shown, tuple):
+        notes.append(f"default: [{', '.join(f'{value:.3g}' for value in shown)}]")
+    elif isinstance(shown, list) and shown:
+        notes.append(f"default: {' '.join(map(str, shown))}")
     elif isinstance(shown, int | float | str | Path) and shown is not False and shown != argparse.SUPPRESS:
         notes.append(f"default: {shown}")
     return " ".join((text, *([f"({', '.join(notes)})"] if notes else []))).replace("%", "%%")
