@@ -79,7 +79,7 @@ def test_eval_tables_hold_the_scores(
 ) -> None:
     scores = json.loads((runs[number].path / "scores.json").read_text())
 
-    def told(report: dict[str, Any]) -> list[list[str]]:
+    def rows(report: dict[str, Any]) -> list[list[str]]:
         found = [report["ensemble"], *(report["members"] if len(who) > 1 else [])]
         shares = [[f"{100 * one[name]:.2f}" for name in ("top1", "top5")] for one in found]
         numbers = [[f"{one[name]:.4f}" for name in ("nll", "nllc", "ece", "brier")] for one in found]
@@ -89,7 +89,7 @@ def test_eval_tables_hold_the_scores(
         assert main(["eval", str(runs[number].path), *words]) == 0
         text = capsys.readouterr().out
         table = [cells[-7:] for line in text.splitlines() if len(cells := re.split("  +", line.strip())) >= 7]
-        assert table == [list(SCORED), *[row for which in reports for row in told(scores[which])]]
+        assert table == [list(SCORED), *[row for which in reports for row in rows(scores[which])]]
         assert ("between members" in text) == (len(who) > 1)
         assert ("best epoch chosen by the test set" in text) == ("best" in reports)
         if diversity := scores["last"]["diversity"]:

@@ -59,9 +59,9 @@ def test_commands_show_the_progress_of_long_work(
 
     device = [] if command.startswith(("data", "export")) else ["--device", "cpu"]
     assert main([*map(real, command.split()), *device]) == 0
-    told = {work.doing: work for work in works}
+    by_name = {work.doing: work for work in works}
     for doing, total in COMMANDS[command].items():
-        work = told[real(doing)]
+        work = by_name[real(doing)]
         assert total in (None, work.total)
         assert total in (None, work.done)
     assert all(work.board is not None and not work.board.works for work in works)

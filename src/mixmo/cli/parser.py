@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from mixmo.utils.errors import UserError, nearest
 
-BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+BOOLEANS = {"true": True, "false": False}
 EPILOG = "User-defined masks, networks, data sets and metrics: --plugin FILE.py (see `mixmo --help`)."
 
 
@@ -87,8 +87,7 @@ class Parser(argparse.ArgumentParser):
             name = option.replace("_", "-")
             if name not in self.options:
                 near = nearest(name, self.options)
-                hint = f"; did you mean '{near}'?" if near else ""
-                raise UserError(f"unknown option '{option}'{hint} (see {self.prog} --help)")
+                self.error(f"unknown option '{option}'" + (f"; did you mean '{near}'?" if near else ""))
             flag = self.options[name].nargs == 0
             if flag and not sign and head and head[0].lower() in BOOLEANS:
                 sign, value = "=", head.pop(0)
