@@ -1,4 +1,4 @@
-"""What tables are printed with: names as they are, and no error when the reader has gone."""
+"""What is printed, and what happens when the reader has gone."""
 
 import subprocess
 import sys
@@ -19,13 +19,13 @@ def test_brackets_in_names_are_printed(capsys: pytest.CaptureFixture[str]) -> No
     assert "[red]a[/red]" in printed
 
 
-def test_a_reader_that_has_gone_is_no_error() -> None:
+def test_reader_that_closes_the_pipe_is_no_error() -> None:
     """As in `mixmo analyse ... | head -1`."""
     script = (
-        "import sys; from mixmo.cli import main; from mixmo.cli import list_; from mixmo.cli.console import Output\n"
+        "import sys, mixmo.cli.list; from mixmo.cli.app import main; from mixmo.cli.console import Output\n"
         "def many(_):\n"
         "    for i in range(100_000): Output(100).print(f'line {i}')\n"
-        "list_.main = many; sys.exit(main(['list']))"
+        "mixmo.cli.list.main = many; sys.exit(main(['list']))"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -40,10 +40,9 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     ("place", "said"),
     [("l.__file__", "mixmo: 3 are skipped\n"), ("'other.py'", "other.py:7: UserWarning: 3 are skipped\n")],
 )
-def test_warnings_are_sentences(place: str, said: str) -> None:
-    """Of ours without the place in the code, which means nothing to a user; of other libraries with it."""
+def test_warnings_of_this_package_are_sentences(place: str, said: str) -> None:
     script = (
-        "import warnings, mixmo.cli.list_ as l; from mixmo.cli import main\n"
+        "import warnings, mixmo.cli.list as l; from mixmo.cli.app import main\n"
         f"l.main = lambda _: warnings.warn_explicit('3 are skipped', UserWarning, {place}, 7)\n"
         "main(['list'])"
     )

@@ -1,4 +1,4 @@
-"""The demonstration, shortened: it trains, prints its tables, draws its picture and does not train twice."""
+"""The demonstration, shortened."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from mixmo.cli.demo import two_images
 from mixmo.data.types import Dataset
 
 
-def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_trains_once_prints_tables_and_draws_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["demo", "--out", str(tmp_path / "demo"), "--epochs", "1"]
     assert main(arguments) == 0
     text = capsys.readouterr().out
@@ -25,7 +25,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "head 0" in capsys.readouterr().out
 
 
-def test_pairs_differ_in_class(digits: Dataset) -> None:
+def test_two_images_are_of_different_classes(digits: Dataset) -> None:
     first, second, labels = two_images(digits)
     assert (labels[0] != labels[1]).all()
     assert sorted(labels[1].tolist()) == sorted(labels[0].tolist())

@@ -1,4 +1,4 @@
-"""Metrics of a user's own that give NaN or infinity: null in every JSON, a dash in every table, a gap elsewhere."""
+"""User-defined metrics that give NaN or infinity: null in JSON, a dash in tables, a gap elsewhere."""
 
 import csv
 import itertools
@@ -31,15 +31,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def strict(text: str) -> Any:
-    """What every reader of JSON takes, not Python's alone."""
+    """Parse JSON without the NaN and Infinity that Python alone accepts."""
 
-    def refuse(token: str) -> None:
+    def fail(token: str) -> None:
         raise AssertionError(f"{token} is no JSON")
 
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=fail)
 
 
-def test_everything_that_is_written(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_strict_and_tables_show_dashes(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(run.path)
     lines = [strict(line)["test"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert [line["ensemble"]["late"] for line in lines] == [None, 0.25]

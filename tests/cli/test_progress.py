@@ -1,4 +1,4 @@
-"""Whatever can take long is told of while a command works, to its end; and not where nobody asked."""
+"""Commands show the progress of long work; functions do not, unless asked to."""
 
 import json
 import time
@@ -27,7 +27,7 @@ from mixmo.utils import progress
 from mixmo.utils.progress import Work, shown
 
 CPU = torch.device("cpu")
-COMMANDS = {  # what each tells of, and of how many parts if that is known
+COMMANDS = {  # the work that each shows, and its number of parts if that is known
     "eval RUN --source weights": {"scoring runs": 2, "predicting test images": 360},
     "eval RUN --multiplex": {"measuring each number of images a pass": 2, "predicting images": 360},
     "eval RUN --on digits": {"models": 1, "scoring images": 360},
@@ -51,21 +51,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_told_of(command: str, works: list[Work], runs: list[Run], folder: Path, tmp_path: Path) -> None:
+def test_commands_show_the_progress_of_long_work(
+    command: str, works: list[Work], runs: list[Run], folder: Path, tmp_path: Path
+) -> None:
     def real(text: str) -> str:
         return text.replace("RUN", str(runs[0].path)).replace("FOLDER", str(folder)).replace("OUT", str(tmp_path))
 
     device = [] if command.startswith(("data", "export")) else ["--device", "cpu"]
     assert main([*map(real, command.split()), *device]) == 0
-    told = {work.doing: work for work in works}
+    by_name = {work.doing: work for work in works}
     for doing, total in COMMANDS[command].items():
-        work = told[real(doing)]
+        work = by_name[real(doing)]
         assert total in (None, work.total)
         assert total in (None, work.done)
     assert all(work.board is not None and not work.board.works for work in works)
 
 
-def test_bench_shows_what_it_has_when_it_is_stopped(
+def test_interrupted_bench_prints_the_results_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     true = Meter.__call__
@@ -84,10 +86,9 @@ def test_bench_shows_what_it_has_when_it_is_stopped(
     assert err == "mixmo: interrupted\n"
 
 
-def test_the_first_step_says_that_it_compiles(
+def test_first_step_shows_that_it_compiles(
     works: list[Work], digits: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once, and not in the steps that follow; here nothing is compiled, which takes long."""
     monkeypatch.setattr(torch, "compile", lambda forward, **_: forward)
     monkeypatch.setattr(progress, "FIRST", 0.0)
     monkeypatch.setattr(progress, "SHORT", 0.0)
@@ -102,7 +103,7 @@ def test_the_first_step_says_that_it_compiles(
     assert capsys.readouterr().err == "compiling the step: 0:00 so far\n"
 
 
-def test_fitting_a_training_to_its_minutes(works: list[Work], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_epochs_to_minutes_is_shown(works: list[Work], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mixmo.engine.budget.SECONDS", 0.0)
     monkeypatch.setattr(Trainer, "run", lambda trainer, until: None)
     train(named("digits/vanilla").replace(width=1), tmp_path / "run", Runtime(device="cpu", minutes=1.0))
@@ -110,7 +111,7 @@ def test_fitting_a_training_to_its_minutes(works: list[Work], tmp_path: Path, mo
     assert {work.doing for work in works[1:]} == {"predicting test images"}
 
 
-def test_functions_are_silent_where_nobody_asked(
+def test_functions_print_nothing(
     works: list[Work], runs: list[Run], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data.load(f"folder:{folder}@8")
@@ -122,10 +123,9 @@ def test_functions_are_silent_where_nobody_asked(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_training_is_shown_unless_it_is_to_be_quiet(
+def test_train_shows_progress_unless_quiet(
     works: list[Work], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From a user's own program too, as it always was."""
     train(named("digits/vanilla").replace(width=1, epochs=1), tmp_path / "run", Runtime(device="cpu"))
     assert works[0].doing == "training"
     assert capsys.readouterr().err.startswith("epoch 1/1  loss ")

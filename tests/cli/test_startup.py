@@ -1,4 +1,4 @@
-"""Ctrl-C while the command still imports; SIGTERM later."""
+"""Start of the command: its time, Ctrl-C while it imports, SIGTERM later."""
 
 import os
 import signal
@@ -42,21 +42,33 @@ def heed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_the_command_ends_with_a_line(interrupted: dict[str, str], tmp_path: Path):
+@pytest.mark.parametrize("words", [[], ["--help"], ["help"], ["--version"], ["--plugin", "a.py", "--help"]])
+def test_help_and_version_start_fast_and_without_torch(words: list[str]) -> None:
+    script = (
+        "import resource, sys; from mixmo.cli.app import main\n"
+        f"assert main({words}) == 0\n"
+        "assert not {'torch', 'numpy', 'rich', 'yaml'} & set(sys.modules)\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF); print(used.ru_utime + used.ru_stime, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(done.stderr) < 0.4  # seconds of CPU; about 0.07
+
+
+def test_ctrl_c_during_imports_ends_with_one_line(interrupted: dict[str, str], tmp_path: Path):
     script = tmp_path / "mixmo"
-    script.write_text("from mixmo.cli import main\nmain()\n")
+    script.write_text("from mixmo.cli.app import command\ncommand()\n")
     for arguments in (["-m", "mixmo", "list"], [str(script), "list"]):
         assert ended(interrupted, *arguments) == (130, "mixmo: interrupted\n")
-    assert ended({**interrupted, "RANK": "1"}, "-m", "mixmo", "list") == (130, "")  # one of several processes speaks
+    assert ended({**interrupted, "RANK": "1"}, "-m", "mixmo", "list") == (130, "")  # one process of several prints it
 
 
-def test_a_program_that_imports_the_package_sees_what_it_always_did(interrupted: dict[str, str]):
-    status, said = ended(interrupted, "-c", "import mixmo")
+def test_ctrl_c_during_imports_is_left_to_programs_that_import_the_package(interrupted: dict[str, str]):
+    status, said = ended(interrupted, "-c", "import mixmo.models")
     assert status == 1
     assert "ImportError: no torch" in said
 
 
-def test_the_command_ends_alike_later(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_ctrl_c_later_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def interrupt(_: list[str]) -> None:
         raise KeyboardInterrupt
 
@@ -67,8 +79,7 @@ def test_the_command_ends_alike_later(monkeypatch: pytest.MonkeyPatch, capsys: p
         assert capsys.readouterr().err == said
 
 
-def test_sigterm_is_taken_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """As `timeout` sends it: what is half-written is removed on the way out."""
+def test_sigterm_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     left = []
 
     def terminate(_: list[str]) -> None:
@@ -85,10 +96,9 @@ def test_sigterm_is_taken_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_sigterm_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch):
-    def ignored(_: list[str]) -> int:
+def test_ignored_sigterm_stays_ignored(monkeypatch: pytest.MonkeyPatch):
+    def ignored(_: list[str]) -> None:
         signal.raise_signal(signal.SIGTERM)
-        return 0
 
     monkeypatch.setattr("mixmo.cli.app.run", ignored)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from mixmo.cli.app import main
 from mixmo.data.types import Dataset
 from mixmo.engine.benchmark import benchmark, synthetic
 from mixmo.recipes import named
@@ -27,18 +26,6 @@ def test_every_row(digits: Dataset) -> None:
         assert row.share_of_peak == pytest.approx(row.tflops / result.peak_tflops)
         assert row.share_of_peak > 0
         assert row.spread >= 0
-
-
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """An ordinary network is measured once, not beside itself."""
-    options = ["--width", "1", "--device", "cpu", "--seconds", "0.01", "--repeats", "1"]
-    assert main(["bench", "digits/vanilla", *options]) == 0
-    title, _, *rows, last = capsys.readouterr().out.splitlines()
-    assert title.startswith("wrn10_1, batch 64, fp32, step eager")
-    whats = ["plain eager loop", *TRAINING, "prediction"]
-    assert len(rows) == len(whats)
-    assert all(row.startswith(f"vanilla  {what}") for row, what in zip(rows, whats, strict=True))
-    assert "largest matrix product" in last
 
 
 def test_random_images_have_the_shape_of_the_data_set(digits: Dataset) -> None:

@@ -25,34 +25,34 @@ NOISE, COPIES = 40, 10  # standard deviation, of 255, and how many noisy copies 
 
 
 def main(arguments: list[str]) -> None:
-    into = parser("demo", "Train Cut-MixMo and Linear-MixMo on the embedded digits and show the mechanism.")
-    into.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the runs and the picture")
-    into.add_argument("--epochs", type=int | None, default=None, help="shorter or longer than the recipe")
-    into.add_argument("--device", default="cpu", help="where to train")
+    into = parser("demo", "Train Cut-MixMo and Linear-MixMo on the embedded digits and show what each head learns.")
+    into.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the runs and the figure")
+    into.add_argument("--epochs", type=int | None, default=None, help="epochs, if not those of the recipe")
+    into.add_argument("--device", default="cpu", help="device to train on: cpu, cuda, cuda:1, ...")
     parsed = parse(into, arguments)
-    torch.set_num_threads(1)  # the network is small: one thread is nearly as fast, and everyone sees the same figures
+    torch.set_num_threads(1)  # nearly as fast for a small network, and everyone gets the same numbers
     cut, linear = compare(parsed.out, Runtime(device=parsed.device), parsed.epochs)
-    console = Output(100)
-    console.print("\nTwo images in one forward pass, plainly summed: which head reads which image?", style="bold")
-    table = grid("", "says the first image's digit", "says the second image's digit")
+    console = Output(80)
+    console.print("\nTwo images in one forward pass, encodings summed: which head classifies which?", style="bold")
+    table = grid("", "accuracy on image 0", "accuracy on image 1")
     for head in (0, 1):
-        table.add_row(f"head {head}", *[f"{100 * cut.reads[head][image]:.1f} %" for image in (0, 1)])
+        table.add_row(f"head {head}", *[f"{100 * cut.accuracy[head][image]:.1f} %" for image in (0, 1)])
     console.print(table)
-    console.print("(a blind guess is right for 10 %)\n")
-    console.print("One image given twice: the ensemble and its members", style="bold")
-    columns = ("mixing", "test images", "ensemble", "head 0", "head 1", "NLL", "agreement", "ratio-error")
+    console.print("(chance: 10 %)\n")
+    console.print("One image as both inputs: Top1 of the ensemble and of each head", style="bold")
+    columns = ("mixing", "images", "ensemble", "head 0", "head 1", "NLL", "agreement", "ratio-error")
     table = grid(*columns, words=2)
-    for reading in (cut, linear):
-        table.add_row(reading.name, "clean", *numbers(reading.clean), "")
-        assert reading.noisy.diversity is not None
-        table.add_row("", "noisy", *numbers(reading.noisy), f"{reading.noisy.diversity.ratio_error:.2f}")
+    for found in (cut, linear):
+        table.add_row(found.name, "clean", *numbers(found.clean), "")
+        assert found.noisy.diversity is not None
+        table.add_row("", "noisy", *numbers(found.noisy), f"{found.noisy.diversity.ratio_error:.2f}")
     console.print(table)
     print(
-        "Clean digits are too easy for an ensemble to gain accuracy; compare it with its heads on the noisy\n"
-        f"ones: {COPIES} copies of the test set with noise of {NOISE} / 255. Ratio-error is how often one head errs\n"
-        "alone, over how often both do: higher is more diverse. It needs many errors, so only there."
+        f"Noisy: {COPIES} copies of the test set, Gaussian noise of standard deviation {NOISE}/255.\n"
+        "Clean digits are too easy for the ensemble to gain accuracy; noisy ones are not.\n"
+        "Ratio-error: errors of one head alone / errors of both; higher is more diverse."
     )
-    console.print(f"\npicture: {cut.picture}", soft_wrap=True)
+    console.print(f"\nfigure: {cut.figure}", soft_wrap=True)
 
 
 def numbers(report: Report) -> list[str]:
@@ -61,37 +61,37 @@ def numbers(report: Report) -> list[str]:
     return [*accuracies, f"{report.ensemble.nll:.3f}", f"{100 * report.diversity.agreement:.1f} %"]
 
 
-class Reading(NamedTuple):
-    """What the demonstration found out about one network."""
+class Findings(NamedTuple):
+    """Scores of one network."""
 
     name: str
-    reads: tuple[list[float], list[float]]  # [head][image]: how often the head names the image's digit
-    clean: Report  # one image given to both heads
-    noisy: Report  # the same, with noise: enough errors to compare the heads'
-    picture: Path
+    accuracy: tuple[list[float], list[float]]  # [head][image]: how often the head predicts the image's class
+    clean: Report  # one image as both inputs
+    noisy: Report  # the same, with noise: enough errors to compare the heads
+    figure: Path
 
 
-def compare(out: Path, runtime: Runtime, epochs: int | None = None) -> tuple[Reading, Reading]:
-    """Cut-MixMo beside Linear-MixMo. Runs that are finished already are not trained again."""
+def compare(out: Path, runtime: Runtime, epochs: int | None = None) -> tuple[Findings, Findings]:
+    """Train and score both networks; finished runs are not trained again."""
     dataset = data.load("digits")
-    readings = []
-    for name, title in (("cut-mixmo", "patch (Cut-MixMo)"), ("linear-mixmo", "linear (Linear-MixMo)")):
+    findings = []
+    for name, title in (("cut-mixmo", "Cut-MixMo"), ("linear-mixmo", "Linear-MixMo")):
         recipe = named(f"digits/{name}")
         recipe = recipe if epochs is None else recipe.replace(epochs=epochs)
         net = load_network(train(recipe, out / name, runtime, resume=True))
         first, second, labels = two_images(dataset)
         with torch.no_grad():
-            answers = net.read(torch.stack((first, second))).argmax(-1)
-        first_head, second_head = ((answer == labels).float().mean(1).tolist() for answer in answers)
-        picture = out / f"{name}.png"
-        draw(net, dataset, recipe.mixer(), picture)
+            classes = net.read(torch.stack((first, second))).argmax(-1)
+        first_head, second_head = ((predicted == labels).float().mean(1).tolist() for predicted in classes)
+        figure = out / f"{name}.png"
+        draw(net, dataset, recipe.mixer(), figure)
         clean, shaken = (evaluate(*predict_split(net, dataset, part)) for part in (dataset.test, noisy(dataset)))
-        readings.append(Reading(title, (first_head, second_head), clean, shaken, picture))
-    return readings[0], readings[1]
+        findings.append(Findings(title, (first_head, second_head), clean, shaken, figure))
+    return findings[0], findings[1]
 
 
 def noisy(dataset: Dataset) -> Split:
-    """Copies of the test images with Gaussian noise."""
+    """Return copies of the test images with Gaussian noise."""
     images = dataset.test.resident.repeat(COPIES, 1, 1, 1).float()
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
     shaken = (images + NOISE * noise).clamp(0, 255).round().to(torch.uint8)
@@ -99,7 +99,7 @@ def noisy(dataset: Dataset) -> Split:
 
 
 def two_images(dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
-    """The test images, each beside one of another class; labels (2, N)."""
+    """Return the test images, other ones of another class, and the labels (2, N) of both."""
     labels = dataset.test.labels
     order = labels.argsort(stable=True)
     other = torch.empty_like(order)
@@ -109,7 +109,7 @@ def two_images(dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def draw(net: Network, dataset: Dataset, mixer: Mixer, path: Path) -> None:
-    """One picture: both inputs, the mask, what the network is shown, and what each head answers."""
+    """Draw both inputs, the mask, the mixed input and the predictions of each head."""
     first, second, labels = two_images(dataset)
     pick = torch.arange(3, len(first), len(first) // 8)[:8]
     generator = torch.Generator().manual_seed(7)
@@ -118,7 +118,7 @@ def draw(net: Network, dataset: Dataset, mixer: Mixer, path: Path) -> None:
     shares = mixer.coefficients(draws, torch.tensor(1.0), height, width)
     mix = Mix(torch.stack((first[pick], second[pick])), shares, labels[:, pick], torch.ones(2, len(pick)))
     with torch.no_grad():
-        answers = net(mix).argmax(-1)
+        classes = net(mix).argmax(-1)
     shares = shares.expand(-1, -1, -1, height, width)
     raw = [dataset.test.resident[pick, :, :, 0], (second[pick, 0] * dataset.std[0] + dataset.mean[0]) * 255]
     shown = shares[0, :, 0] * raw[0] + shares[1, :, 0] * raw[1]
@@ -139,9 +139,9 @@ def draw(net: Network, dataset: Dataset, mixer: Mixer, path: Path) -> None:
             canvas.paste(tile, (left + c * cell + 4, r * cell + 4))
     for head in (0, 1):
         top = cell * len(rows) + 4 + head * 28
-        pen.text((8, top + 4), f"head {head} answers", fill="black", font_size=14)
+        pen.text((8, top + 4), f"head {head} predicts", fill="black", font_size=14)
         for c in range(len(pick)):
-            answer, truth = int(answers[head, c]), int(labels[head, pick[c]])
-            colour = "#107c10" if answer == truth else "#c00000"
-            pen.text((left + c * cell + cell // 2 - 6, top), str(answer), fill=colour, font_size=20)
+            predicted, truth = int(classes[head, c]), int(labels[head, pick[c]])
+            colour = "#107c10" if predicted == truth else "#c00000"
+            pen.text((left + c * cell + cell // 2 - 6, top), str(predicted), fill=colour, font_size=20)
     canvas.save(path)

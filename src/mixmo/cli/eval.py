@@ -1,11 +1,10 @@
 """mixmo eval MODEL... [--on IMAGES] [--source logits|weights] [--corruptions DIR] [--ood NAME] [--multiplex]"""
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-
-from jsonargparse import Namespace
 
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report

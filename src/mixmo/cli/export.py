@@ -2,11 +2,11 @@
 
 import sys
 import warnings
+from argparse import Namespace
 from pathlib import Path
 from typing import Literal
 
 import torch
-from jsonargparse import Namespace
 from torch import Tensor
 
 from mixmo import data

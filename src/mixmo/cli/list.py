@@ -1,12 +1,16 @@
-"""mixmo list [protocols|recipes|models|masks|augmentations|datasets|metrics|shipped]"""
+"""mixmo list [protocols|recipes|models|masks|augmentations|datasets|metrics|shipped] [FILTER]"""
 
+import shutil
+import textwrap
 from collections.abc import Callable
+from typing import Literal
 
 from mixmo.augment.augmix import augmix
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.baselines.feature_mixing import HIDDEN
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.cli.arguments import parse, parser
+from mixmo.cli.recipe_scores import score_lines
 from mixmo.data import DATASETS, folder
 from mixmo.data.check import CORRUPTED
 from mixmo.hub.shipped import shipped
@@ -15,48 +19,49 @@ from mixmo.metrics import DIVERSITY, METRICS
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import UNMASKED
 from mixmo.models import FAMILIES
-from mixmo.recipes import PROTOCOLS, names, summary
+from mixmo.recipes import PROTOCOLS, named, names, summary
+from mixmo.utils.errors import UserError
 
 
-def about(thing: object) -> str:
-    """The first line of what a function says of itself."""
+def first_line(thing: object) -> str:
+    """Return the first line of a docstring."""
     return (thing.__doc__ or "").partition("\n")[0]
 
 
 def recipes() -> dict[str, str]:
-    return {name: summary(name) for name in names()}
+    return {name: "\n".join((summary(name), *score_lines(name, named(name)))) for name in names()}
 
 
 def augmentations() -> dict[str, str]:
-    pixel = {f"--pixel {name}": about(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
-    hidden = {f"--hidden {name}": about(HIDDEN[name].shares) for name in HIDDEN}
-    saliency = {f"--saliency {name}": about(SALIENCY[name].apply) for name in SALIENCY}
-    return pixel | hidden | saliency | {"--augmix true": about(augmix)}
+    pixel = {f"--pixel {name}": first_line(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
+    hidden = {f"--feature-mixing {name}": first_line(HIDDEN[name].shares) for name in HIDDEN}
+    saliency = {f"--saliency {name}": first_line(SALIENCY[name].apply) for name in SALIENCY}
+    return pixel | hidden | saliency | {"--augmix": first_line(augmix)}
 
 
 def datasets() -> dict[str, str]:
-    registered = {name: about(DATASETS[name]) for name in DATASETS}
+    registered = {name: first_line(DATASETS[name]) for name in DATASETS}
     corrupted = {
         name: f"Corrupted test images of {name.partition('-')[0]}, for `mixmo eval --corruptions`; in ROOT/{place}."
         for name, place in CORRUPTED.items()
     }
-    return registered | {f"{folder.PREFIX}PATH@SIZE": about(folder)} | corrupted
+    return registered | {f"{folder.PREFIX}PATH@SIZE": first_line(folder)} | corrupted
 
 
 def metrics() -> dict[str, str]:
-    scores = {name: about(METRICS[name]) for name in METRICS}
+    scores = {name: first_line(METRICS[name]) for name in METRICS}
     calibrated = {
         f"{name}c": f"Calibrated {name.upper()}: of two halves, each at the temperature fitted on the other."
         for name in ("nll", "ece")
     }
-    return scores | calibrated | {name: about(DIVERSITY[name]) for name in DIVERSITY}
+    return scores | calibrated | {name: first_line(DIVERSITY[name]) for name in DIVERSITY}
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "protocols": lambda: {name: protocol.summary for name, protocol in PROTOCOLS.items()},
     "recipes": recipes,
-    "models": lambda: {name: about(family) for name, family in FAMILIES.items()},
-    "masks": lambda: {name: about(MASKS[name].draw) for name in MASKS} | UNMASKED,
+    "models": lambda: {name: first_line(family) for name, family in FAMILIES.items()},
+    "masks": lambda: {name: first_line(MASKS[name].draw) for name in MASKS} | UNMASKED,
     "augmentations": augmentations,
     "datasets": datasets,
     "metrics": metrics,
@@ -65,13 +70,31 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
 
 
 def main(arguments: list[str]) -> None:
-    into = parser("list", "What there is, one line each.")
-    into.add_argument("kind", nargs="?", choices=list(KINDS), help="only this kind")
-    chosen = parse(into, arguments).kind
-    for kind in [chosen] if chosen else KINDS:
-        things = KINDS[kind]()
-        indent = max((len(name) for name in things), default=0)
-        if not chosen:
+    into = parser(
+        "list",
+        "Recipes, models, masks and other components, each with a description. Scores of recipes are those of the best "
+        "epoch by test accuracy.",
+    )
+    into.add_argument("kind", nargs="?", type=Literal[tuple(KINDS)], help=f"only this kind: {', '.join(KINDS)}")
+    into.add_argument("filter", nargs="?", help="only names that contain this text, such as cifar100")
+    parsed = parse(into, arguments)
+    for kind in [parsed.kind] if parsed.kind else KINDS:
+        things = {name: text for name, text in KINDS[kind]().items() if (parsed.filter or "") in name}
+        if not things:
+            raise UserError(f"no {kind} with '{parsed.filter}' in the name; `mixmo list {kind}` shows all")
+        if not parsed.kind:
             print(f"\n{kind}:")
-        for name, text in things.items():
-            print(f"{name:<{indent}}  {text}")
+        print_definitions(things)
+
+
+def print_definitions(things: dict[str, str]) -> None:
+    """Print names and descriptions beside each other, wrapped to the width of the terminal."""
+    width = shutil.get_terminal_size().columns
+    indent = min(max(map(len, things)) + 2, 30)
+    for name, text in things.items():
+        blank = " " * indent
+        lines = [
+            part for line in text.splitlines() for part in textwrap.wrap(line, width - indent, break_on_hyphens=False)
+        ]
+        beside = f"{name:<{indent}}" if len(name) < indent else f"{name}\n{blank}"
+        print(beside + f"\n{blank}".join(lines))

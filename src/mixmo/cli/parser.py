@@ -1,131 +1,193 @@
-"""The parser of a command: jsonargparse's, but help and faults are in our words.
+"""The parser of a command: argparse with type hints as types, options spelled with dashes, booleans as plain flags."""
 
-How jsonargparse words them is no part of its interface, and changes. So both are made of what the arguments are: their
-types, defaults and whether they must be given; and a fault is looked for in the words of the command line.
-"""
-
-from argparse import SUPPRESS, Action, ArgumentError
-from collections.abc import Sequence
+import argparse
+import ast
+import inspect
+import math
+import textwrap
+from argparse import Action, ArgumentTypeError, BooleanOptionalAction
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-import jsonargparse
-import yaml
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
+from mixmo.utils.errors import UserError, nearest
 
-jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+BOOLEANS = {"true": True, "false": False}
+EPILOG = "User-defined masks, networks, data sets and metrics: --plugin FILE.py (see `mixmo --help`)."
 
 
-class Parser(ArgumentParser):
-    """That of one command, which remembers of its arguments what types they have and which must be given."""
+class Parser(argparse.ArgumentParser):
+    """Parser of one command. Run it with `mixmo.cli.arguments.parse`."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.hints: dict[str, Any] = {}
-        self.needed: list[Action] = []
-        formatter: Any = partial(Formatter, self)
-        super().__init__(formatter_class=formatter, **settings)
+    def __init__(self, command: str, description: str) -> None:
+        self.options: dict[str, Action] = {}
+        self.sections: dict[str, Any] = {}
+        self.needed: list[str] = []
+        formatter: Any = partial(argparse.HelpFormatter, max_help_position=28)
+        super().__init__(f"mixmo {command}", None, description, EPILOG, formatter_class=formatter, allow_abbrev=False)
 
-    def add_argument(self, *names: str, **settings: Any) -> Action:
-        action: Action = super().add_argument(*names, **settings)
-        if "type" in settings:
-            self.hints[action.dest] = settings["type"]
-        positional = not action.option_strings and settings.get("nargs") not in ("?", "*")
-        if positional or settings.get("required"):
-            self.needed.append(action)
+    def add_argument(self, *names: Any, **settings: Any) -> Action:
+        """Add an argument as argparse does, with three more settings.
+
+        `type` is a type hint such as `Path | None`, `section` a heading of the help, and `shown` the default to show in
+        the help instead of `default`.
+        """
+        hint, section = settings.pop("type", str), settings.pop("section", None)
+        shown, option = settings.pop("shown", settings.get("default")), names[0].startswith("-")
+        if hint in (bool, bool | None):
+            settings.setdefault("action", "store_true" if shown is False else BooleanOptionalAction)
+        elif settings.get("action") in (None, "append", "extend"):
+            settings["type"] = _converter(hint)
+            settings.setdefault("metavar", _metavar(hint) if option else None)
+        required = settings.get("required", False) if option else settings.get("nargs") not in ("?", "*")
+        two_way = settings.get("action") is BooleanOptionalAction
+        text = _with_notes(settings.pop("help", ""), required, shown, two_way)
+        if section and section not in self.sections:
+            self.sections[section] = self.add_argument_group(section)
+        add = self.sections[section].add_argument if section else super().add_argument
+        action: Action = add(*[name.replace("_", "-") for name in names] if option else names, **settings)
+        action.help = text  # Python 3.11 adds the default of a two-way flag by itself
+        self.options |= dict.fromkeys(action.option_strings, action)
+        if required or not option:
+            self.needed.append(_usage(action, required))
+        self.usage = " ".join((self.prog, *self.needed, "[options]"))
         return action
 
-    def add_class_arguments(self, theclass: type, *names: str, **settings: Any) -> list[str]:
-        self.hints |= get_type_hints(theclass)
-        added: list[str] = super().add_class_arguments(theclass, *names, **settings)
-        return added
+    def add_fields(self, settings: type, section: str, skip: Collection[str] = ()) -> None:
+        """Add one option for each field of a dataclass, with its default and docstring."""
+        docs = field_docs(settings)
+        for field, hint in get_type_hints(settings).items():
+            if field not in skip:
+                default = getattr(settings, field)
+                self.add_argument(f"--{field}", type=hint, default=default, help=docs[field], section=section)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a UserError where argparse would print its usage and exit."""
+        raise UserError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
+
+    def spelled(self, arguments: Sequence[str]) -> list[str]:
+        """Return the arguments with options as declared: dashes for underscores, and no true or false after a flag.
+
+        >>> into = Parser("x", "")
+        >>> for name, hint in (("--batch-size", int), ("--flip", bool)):
+        ...     _ = into.add_argument(name, type=hint)
+        >>> into.spelled(["--batch_size=15", "--flip", "false", "--", "--a_file"])
+        ['--batch-size=15', '--no-flip', '--', '--a_file']
+        """
+        cut = arguments.index("--") if "--" in arguments else len(arguments)  # names of files may follow it
+        head, words = list(arguments[:cut]), list[str]()
+        while head:
+            option, sign, value = (word := head.pop(0)).partition("=")
+            if not option.startswith("--"):
+                words.append(word)
+                continue
+            name = option.replace("_", "-")
+            if name not in self.options:
+                near = nearest(name, self.options)
+                self.error(f"unknown option '{option}'" + (f"; did you mean '{near}'?" if near else ""))
+            flag = self.options[name].nargs == 0
+            if flag and not sign and head and head[0].lower() in BOOLEANS:
+                sign, value = "=", head.pop(0)
+            words += self._flag(name, value) if flag and sign else [name + sign + value]
+        return words + list(arguments[cut:])
+
+    def _flag(self, name: str, value: str) -> list[str]:
+        """Return the flag that `NAME=true` or `NAME=false` of earlier versions means, if any is needed."""
+        if value.lower() not in BOOLEANS:
+            self.error(f"{name}: expected true or false, got {value or 'nothing'}")
+        off = name.replace("--", "--no-", 1)
+        return [name] if BOOLEANS[value.lower()] else [off] if off in self.options else []
 
 
-class Formatter(DefaultHelpFormatter):
-    """Help that tells of each argument whether it must be given, its type and its default."""
+def convert(text: str, hint: Any) -> Any:
+    """Return the value of a type that a text on the command line or in a YAML file stands for.
 
-    def __init__(self, into: Parser, *given: Any, **settings: Any) -> None:
-        super().__init__(*given, **settings)  # type: ignore[no-untyped-call]
-        self.into = into
-
-    def _expand_help(self, action: Action) -> str:
-        notes, hint = ["required"] if action in self.into.needed else [], self.into.hints.get(action.dest)
-        if hint is not None:
-            notes.append(kind(hint) if " " in kind(hint) else f"type: {kind(hint)}")
-        if action.option_strings and action.default not in (None, SUPPRESS):
-            notes.append(f"default: {action.default}")
-        return f"{action.help} ({', '.join(notes)})" if notes else str(action.help)
-
-
-def fault(into: Parser, arguments: Sequence[str]) -> str | None:
-    """What is wrong with a command line, in our words; None where that is neither a value nor one that lacks."""
-    given, free = assigned(into, arguments)
-    for dest, value, place in (each for action, values in given for each in stated(action, values)):
-        hint = into.hints.get(dest)
-        if hint is not None and not fits(value, hint):
-            written = " ".join(str(value).split())
-            number = kind(hint) == "float" and written in ("inf", "nan")
-            remedy = f"; as a number it is written .{written}" if number else ""
-            return f"{dest}{place}: expected {kind(hint)}, got {written or 'nothing'}{remedy}"
-    there = [action for action, _ in given]
-    positional = [action.dest for action in into.needed if not action.option_strings]
-    options = [action.option_strings[0] for action in into.needed if action.option_strings and action not in there]
-    lacking = positional[len(free) :] + options
-    return f"the following arguments are required: {', '.join(lacking)}" if lacking else None
-
-
-def assigned(into: Parser, arguments: Sequence[str]) -> tuple[list[tuple[Action, list[str]]], list[str]]:
-    """The options that are given, each with its values, and the words that belong to none."""
-    options = {string: action for action in into._actions for string in action.option_strings}
-    given, free, words = list[tuple[Action, list[str]]](), list[str](), list(arguments)
-    while words:
-        option, sign, value = (word := words.pop(0)).partition("=")
-        if word == "--":
-            return given, free + words
-        if option not in options:
-            free.append(word)
-            continue
-        action, values = options[option], [value] if sign else []
-        most = 1 if action.nargs is None else action.nargs if isinstance(action.nargs, int) else len(words)
-        while words and len(values) < most and words[0].partition("=")[0] not in options:
-            values.append(words.pop(0))
-        given.append((action, values))
-    return given, free
-
-
-def stated(action: Action, values: Sequence[str]) -> list[tuple[str, Any, str]]:
-    """What an option sets to what, and where: itself, or fields in a YAML file, which `check_file` has read before."""
-    if action.dest != "config":
-        return [(action.dest, value, "") for value in values]
-    files = [(file, yaml.safe_load(Path(file).read_text(encoding="utf-8"))) for file in values]
-    return [(field, value, f" in {file}") for file, fields in files for field, value in fields.items()]
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether jsonargparse takes a value for one of this type.
-
-    >>> fits("4", int), fits("4.5", int), fits("null", float | None), fits("[0.5, 1]", tuple[float, ...])
-    (True, False, True, True)
-    """
-    one = ArgumentParser(exit_on_error=False)
-    one.add_argument("--value", type=hint)
-    try:
-        one.parse_object({"value": value})
-    except ArgumentError:
-        return False
-    return True
-
-
-def kind(hint: Any) -> str:
-    """A type as readers call it.
-
-    >>> kind(float | None), kind(Path), kind(Literal["last", "best"] | None), kind(tuple[float, ...])
-    ('float', 'path', 'last or best', 'a list such as [0.5, 0.75]')
+    >>> convert("4", int), convert("null", float | None), convert("[0.5, 1]", tuple[float, ...]), convert("inf", float)
+    (4, None, (0.5, 1.0), inf)
     """
     parts = get_args(hint)
     if NoneType in parts:
-        return kind(next(part for part in parts if part is not NoneType))
+        other = next(part for part in parts if part is not NoneType)
+        return None if text in ("null", "~") else convert(text, other)
+    if get_origin(hint) is Literal:
+        return parts[parts.index(text)]
+    if get_origin(hint) is tuple:
+        return tuple(convert(part.strip(), parts[0]) for part in text.strip("[]()").split(",") if part.strip())
+    if hint is bool:
+        return BOOLEANS[text.lower()]
+    if hint is Path:
+        return Path(text).expanduser()  # a shell leaves --out=~/runs as it is
+    if hint is float and text in (".inf", ".nan"):  # as YAML spells them
+        return math.inf if text == ".inf" else math.nan
+    return hint(text)
+
+
+def expected(hint: Any, text: str) -> str:
+    """Return what to say of a text that cannot be converted.
+
+    >>> expected(Literal["last", "best"] | None, "first")
+    'expected last or best, got first'
+    """
+    return f"expected {_kind(hint)}, got {text or 'nothing'}"
+
+
+def _converter(hint: Any) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return convert(text, hint)
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise ArgumentTypeError(expected(hint, text)) from error
+
+    return read
+
+
+def _kind(hint: Any) -> str:
+    parts = get_args(hint)
+    if NoneType in parts:
+        return _kind(next(part for part in parts if part is not NoneType))
     if get_origin(hint) is Literal:
         return " or ".join(map(str, parts))
     return "a list such as [0.5, 0.75]" if get_origin(hint) is tuple else str(hint.__name__).lower()
+
+
+def _metavar(hint: Any) -> str:
+    parts = [part for part in get_args(hint) if part is not NoneType]
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(map(str, parts)) + "}"
+    if get_origin(hint) is tuple:
+        return "LIST"
+    return _metavar(parts[0]) if parts else {str: "TEXT"}.get(hint, hint.__name__.upper())
+
+
+def _with_notes(text: str, required: bool, shown: Any, two_way: bool) -> str:
+    notes = ["required"] if required else []
+    if two_way and isinstance(shown, bool):
+        notes.append(f"default: {'on' if shown else 'off'}")
+    elif isinstance(shown, tuple):
+        notes.append(f"default: [{', '.join(f'{value:.3g}' for value in shown)}]")
+    elif isinstance(shown, list) and shown:
+        notes.append(f"default: {' '.join(map(str, shown))}")
+    elif isinstance(shown, int | float | str | Path) and shown is not False and shown != argparse.SUPPRESS:
+        notes.append(f"default: {shown}")
+    return " ".join((text, *([f"({', '.join(notes)})"] if notes else []))).replace("%", "%%")
+
+
+def _usage(action: Action, required: bool) -> str:
+    name = " ".join((*action.option_strings[:1], str(action.metavar or action.dest.upper())))
+    name += "..." if action.nargs in ("+", "*") else ""
+    return name if required else f"[{name}]"
+
+
+def field_docs(settings: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a dataclass, each as one line."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(below.value.value).split())
+        for field, below in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }

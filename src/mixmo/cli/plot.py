@@ -1,13 +1,13 @@
 """mixmo plot KIND [ARGUMENTS] [--out FILE] [--force]"""
 
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jsonargparse import ArgumentParser, Namespace
-
 from mixmo import data
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
+from mixmo.cli.parser import Parser
 from mixmo.plots import dynamics, filters, loss_weights, masks, pairs
 from mixmo.plots.style import check_target, matplotlib, save
 from mixmo.runs.directory import Run
@@ -18,11 +18,11 @@ class Kind(NamedTuple):
     """One picture."""
 
     summary: str
-    add: Callable[[ArgumentParser, list[str]], None]  # its own arguments
+    add: Callable[[Parser, list[str]], None]  # its own arguments
     draw: Callable[[Namespace], Any]
 
 
-def add_masks(into: ArgumentParser, arguments: list[str]) -> None:
+def add_masks(into: Parser, arguments: list[str]) -> None:
     into.add_argument("--dataset", default="digits", help="where the two images come from (`mixmo list datasets`)")
     into.add_argument("--images", nargs=2, type=int, metavar=("I", "J"), help="which two test images")
     add_data(into)
@@ -32,7 +32,7 @@ def draw_masks(parsed: Namespace) -> Any:
     return masks.draw(data.load(parsed.dataset, parsed.data, train=False), parsed.images, parsed.draw)
 
 
-def add_pairs(into: ArgumentParser, arguments: list[str]) -> None:
+def add_pairs(into: Parser, arguments: list[str]) -> None:
     if not arguments:
         raise UserError("say which recipe to draw a batch of, such as cifar100/cut-mixmo (`mixmo list recipes`)")
     add_recipe(into, arguments)
@@ -44,12 +44,12 @@ def draw_pairs(parsed: Namespace) -> Any:
     return pairs.draw(recipe, data.load(recipe.dataset, parsed.data), parsed.draw)
 
 
-def add_data(into: ArgumentParser) -> None:
+def add_data(into: Parser) -> None:
     into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets; else MIXMO_DATA or data")
     into.add_argument("--draw", type=int, default=0, help="another number gives other random draws")
 
 
-def add_runs(into: ArgumentParser, arguments: list[str]) -> None:
+def add_runs(into: Parser, arguments: list[str]) -> None:
     into.add_argument("runs", nargs="+", type=Path, help="run directories")
 
 

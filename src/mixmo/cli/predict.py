@@ -1,13 +1,13 @@
 """mixmo predict MODEL PATHS... [--format csv|json|parquet] [--out FILE] [--calibrate-on FOLDER]"""
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jsonargparse import Namespace
 
 from mixmo.calibration.posthoc import Calibration, calibrate
 from mixmo.cli.arguments import parse, parser

@@ -2,13 +2,12 @@
 
 import math
 import shlex
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
-
-from jsonargparse import Namespace
 
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.console import Output, grid
@@ -69,7 +68,7 @@ def options() -> Parser:
     into.add_argument("--gpus-per-run", type=float | None, default=None, help=shared)
     into.add_argument("--cpus-per-run", type=float | None, default=None, help="with --ray, 1 unless given")
     into.add_argument("--corrupted", type=Path | None, default=None, help="CIFAR-100-C; by default in the data folder")
-    into.add_class_arguments(Runtime, as_group=False, skip=FIXED)
+    into.add_fields(Runtime, "run", skip=FIXED)
     return into
 
 

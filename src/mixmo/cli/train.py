@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     add_recipe(into, arguments)
     into.add_argument("--out", type=Path, required=True, help="run directory to write")
     into.add_argument("--resume", action="store_true", help="continue the run in --out, if there is one")
-    into.add_class_arguments(Runtime, as_group=False)
+    into.add_fields(Runtime, "run")
     parsed = parse(into, arguments)
     runtime = Runtime(**{field.name: getattr(parsed, field.name) for field in fields(Runtime)})
     run = train(recipe_of(parsed), parsed.out, runtime, resume=parsed.resume)

@@ -154,14 +154,14 @@ def printed(table: paper.Table, row: int, column: int) -> paper.Figure | None:
     cell = published(table.name).cells[row, column]
     unit = unit_of(table.columns[column])
     for name in table.see:
-        raw = _raw_figures(name).get((cell.groups[0], cell.score, cell.which))
+        raw = raw_figures(name).get((cell.groups[0], cell.score, cell.which))
         if raw is not None:
             return paper.Figure(*(None if number is None else number * unit.factor for number in raw))  # type: ignore[arg-type]
     return None
 
 
 @functools.cache
-def _raw_figures(name: str) -> dict[tuple[Group, str, str], paper.Figure]:
+def raw_figures(name: str) -> dict[tuple[Group, str, str], paper.Figure]:
     """What a table prints, by networks and score, in the score's own unit."""
     table, figures = paper.load(name), {}
     cells = published(name).cells

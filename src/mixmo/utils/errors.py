@@ -60,6 +60,17 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` is a misspelling of, if any.
+
+    >>> nearest("--batchsize", ["--batch-size", "--epochs"]), nearest("--optimizer", ["--compile", "--precision"])
+    ('--batch-size', None)
+    """
+    plain = {other.strip("-").replace("_", "-"): other for other in known}
+    near = get_close_matches(name.strip("-").replace("_", "-"), plain, n=1, cutoff=0.66)
+    return plain[near[0]] if near else None
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that nobody registered, with the nearest one that exists.
 
@@ -67,8 +78,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     unknown mask 'cutt'; did you mean 'cut'? There are: cow, cut
     """
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1)
-    hint = f"did you mean '{near[0]}'? There" if near else "there"
+    near = nearest(str(name), names)
+    hint = f"did you mean '{near}'? There" if near else "there"
     if len(names) > MANY:
         return UserError(f"unknown {kind} '{name}'; {hint} are {len(names)}, such as {', '.join(names[:3])}")
     return UserError(f"unknown {kind} '{name}'; {hint} are: {', '.join(names)}")

@@ -1,32 +1,21 @@
-"""What Ctrl-C and SIGTERM do to the command `mixmo`, also while it still imports.
-
-PyTorch alone takes seconds, before `main` could catch anything.
-"""
+"""What Ctrl-C, SIGTERM and SIGHUP do to the command `mixmo`, also while it still imports."""
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
-def is_command() -> bool:
-    """Whether this process was started as `mixmo` or `python -m mixmo`, not as a program that imports the package."""
-    started = sys.argv[0] if getattr(sys, "argv", None) else ""
-    return started == "-m" or Path(started).stem == "mixmo"  # -m: what Python has there until it knows the file
-
-
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Ctrl-C ends the command at once with one line and status 130; nothing is open yet that could be lost."""
+    """End the process at Ctrl-C with one line and status 130. For imports: nothing is open that could be lost."""
     alone = threading.current_thread() is threading.main_thread()  # only it may handle signals
-    ours = alone and is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, _end)
     try:

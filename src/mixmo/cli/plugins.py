@@ -1,0 +1,69 @@
+"""User-defined masks, networks, data sets and metrics: Python modules that register them when they are imported.
+
+Found in this order: installed packages with an entry point of the group `mixmo.plugins`, the files in the environment
+variable MIXMO_PLUGINS (separated as in PATH), and the files of --plugin.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from mixmo.utils.errors import UserError, first_line
+
+OPTION = "--plugin"
+
+
+def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the files of every --plugin, and the other arguments.
+
+    >>> split_plugins(["--plugin", "a.py", "train", "digits/vanilla", "--plugin=b.py"])
+    (['a.py', 'b.py'], ['train', 'digits/vanilla'])
+    """
+    files, words, left = list[str](), list[str](), list(arguments)
+    while left and left[0] != "--":
+        option, sign, value = (word := left.pop(0)).partition("=")
+        if option != OPTION:
+            words.append(word)
+        elif sign or left:
+            files.append(value if sign else left.pop(0))
+        else:
+            raise UserError(f"{OPTION} needs a value; give a Python file")
+    return files, words + left
+
+
+def load_plugins(files: Sequence[str]) -> None:
+    """Import every plugin.
+
+    Raises:
+        UserError: If a file cannot be imported. For an installed package that fails, there is a warning.
+    """
+    for entry in entry_points(group="mixmo.plugins"):
+        try:
+            entry.load()
+        except Exception as error:
+            warnings.warn(f"the installed plugin '{entry.name}' ({entry.value}) {_failed(error)}", stacklevel=2)
+    for file in [*filter(None, os.environ.get("MIXMO_PLUGINS", "").split(os.pathsep)), *files]:
+        _import_file(Path(file).expanduser().resolve())
+
+
+def _import_file(path: Path) -> None:
+    name = f"mixmo_plugin_{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path):  # its registrations are there
+        return
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserError(f"{OPTION} {path} is no Python file; give the path of one")
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"{OPTION} {path} {_failed(error)}; correct the file") from error
+
+
+def _failed(error: Exception) -> str:
+    return f"cannot be imported: {type(error).__name__}: {first_line(error)}"
