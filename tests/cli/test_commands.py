@@ -96,9 +96,7 @@ def test_eval_tables_hold_the_scores(
                 "last",
                 f"best ({scores['best_epoch']})",
             ]
-            cost = (
-                f"{scores['parameters']:,} parameters, {scores['multiply_adds'] / 1e9:.4f} G multiply-adds a prediction"
-            )
+            cost = f"{scores['parameters']:,} parameters, {scores['multiply_adds'] / 1e9:.4f} G multiply-adds per"
             assert cost in text
 
 

@@ -165,7 +165,7 @@ def test_a_class_that_was_renamed_since(root: Path, finished: Run, tmp_path: Pat
     says = r"images@20 has changed since .*run was trained on it \(a class: class[01] -> (aardvark|class2)\); bring"
     with pytest.raises(UserError, match=says):
         score_runs([Run(copy)], "weights", epochs=["last"])
-    with pytest.raises(UserError, match=f"images@20 has classes that the model does not know: {name}"):
+    with pytest.raises(UserError, match="has changed since"):
         score_multiplexed([copy], "last", torch.device("cpu"))
 
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "train on the embedded digits and show two networks inside one",
     "train": "train a recipe into a run directory",
     "eval": "score a run or a saved network, or several as one ensemble",
+    "compare": "scores and recipes of runs side by side, mean and standard deviation over seeds",
     "predict": "answers and their uncertainty for image files",
     "data": "get, check and corrupt data sets",
     "export": "write a network as one ONNX or PyTorch file",

@@ -1,4 +1,4 @@
-"""How a network uses its filters (paper, "From manifold mixing to MixMo" and "Filters activity").
+"""Use of the filters of a network (paper, "From manifold mixing to MixMo" and "Filters activity").
 
 The importance of a filter, of shape (input channels, k, k), is its l1 norm, as in structured pruning.
 """
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from mixmo.models import Network
 from mixmo.utils.errors import UserError
 
-SHORTCUTS = ("shortcut", "downsample")  # what residual blocks, ours and others', call the layers beside their main path
+SHORTCUTS = ("shortcut", "downsample")  # names of the layers beside the main path of residual blocks, ours and others'
 
 
 class Activity(NamedTuple):
-    """The active filters of a core network at one threshold."""
+    """Active filters of a core network at one threshold."""
 
     threshold: float  # t_a
     layers: dict[str, float]  # share of active filters of each layer
@@ -25,7 +25,7 @@ class Activity(NamedTuple):
 
 
 def l1_norms(weight: Tensor) -> Tensor:
-    """The l1 norm of each filter of a convolution, (filters,).
+    """Return the l1 norm of each filter of a convolution, (filters,).
 
     >>> l1_norms(torch.tensor([[[[1.0, -2.0]]], [[[0.5, 0.0]]]])).tolist()
     [3.0, 0.5]
@@ -34,13 +34,23 @@ def l1_norms(weight: Tensor) -> Tensor:
 
 
 def encoder_norms(net: Network) -> Tensor:
-    """The norms of the encoders' filters, (encoders, channels): what the paper shows of a trained MixMo."""
+    """Return the l1 norms of the encoders' filters, as the paper shows them.
+
+    Args:
+        net: A trained network.
+
+    Returns:
+        Norms (encoders, channels).
+
+    Raises:
+        UserError: Weights are not finite, or an encoder has no convolution.
+    """
     check_finite(net)
     return torch.stack([l1_norms(_first_convolution(encoder)) for encoder in net.encoders])
 
 
 def check_finite(net: nn.Module) -> None:
-    """Refuses weights that diverged or were damaged: no filter could be compared with theirs."""
+    """Raise an error for weights that are NaN or infinite."""
     for name, tensor in net.state_dict().items():
         if not tensor.isfinite().all():
             raise UserError(f"{name} holds NaN or infinite values; see whether the training diverged, and train again")
@@ -50,17 +60,24 @@ def _first_convolution(encoder: nn.Module) -> Tensor:
     for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d):
             return layer.weight
-    raise UserError(
-        f"an encoder of kind {type(encoder).__name__} holds no convolution, so it has no filters to measure"
-    )
+    raise UserError(f"an encoder ({type(encoder).__name__}) has no convolution, so it has no filters to measure")
 
 
 def separation(norms_MC: Tensor) -> float:
-    """How separate the members' channels are: 1 if no two members share a channel, 0 if all use them alike.
+    """Measure how separate the members' channels are: 1 if no two members share a channel, 0 if all use them alike.
 
     With q_mc = n_mc / sum_c n_mc, the share of member m's total norm that lies in channel c, two members overlap by
     sum_c min(q_ic, q_jc). The separation is 1 minus the overlap, which is the total variation distance of q_i and q_j,
-    averaged over all pairs. It sees which channels a member uses, not how strongly: scaling an encoder changes nothing.
+    averaged over all pairs. Scaling an encoder changes nothing.
+
+    Args:
+        norms_MC: Norms (members, channels), as `encoder_norms` returns them.
+
+    Returns:
+        The separation, from 0 to 1.
+
+    Raises:
+        UserError: There are fewer than two members.
 
     >>> separation(torch.tensor([[2.0, 0.0], [0.0, 5.0]])), separation(torch.tensor([[2.0, 1.0], [4.0, 2.0]]))
     (1.0, 0.0)
@@ -76,7 +93,16 @@ def separation(norms_MC: Tensor) -> float:
 
 
 def core_norms(net: Network) -> dict[str, Tensor]:
-    """The norms of the filters of every convolution of the core network, by layer; without shortcuts, as published.
+    """Return the l1 norms of the filters of every convolution of the core network, without shortcuts, as published.
+
+    Args:
+        net: A trained network.
+
+    Returns:
+        Norms (filters,) by the name of the layer.
+
+    Raises:
+        UserError: Weights are not finite.
 
     >>> from mixmo.models import create
     >>> {name: len(norms) for name, norms in core_norms(create("wrn10_1", classes=10)).items()}["stages.2.0.conv2"]
@@ -91,9 +117,19 @@ def core_norms(net: Network) -> dict[str, Tensor]:
 
 
 def activity(norms: Mapping[str, Tensor], threshold: float) -> Activity:
-    """Active filters at threshold t_a: those with a norm of at least t_a of the largest in their layer.
+    """Count the active filters at threshold t_a: those with a norm of at least t_a of the largest in their layer.
 
     A layer whose weights are all zero has none.
+
+    Args:
+        norms: Norms of the filters by layer, as `core_norms` returns them.
+        threshold: t_a, from 0 to 1.
+
+    Returns:
+        The share of active filters of each layer, and their means.
+
+    Raises:
+        UserError: The threshold is not in 0..1, or there is no layer.
 
     >>> layers = {"narrow": torch.tensor([1.0, 0.1]), "wide": torch.tensor([1.0, 1.0, 1.0, 1.0])}
     >>> activity(layers, 0.4)[2:]

@@ -1,0 +1,165 @@
+"""Labelled images to evaluate on: the test images of a data set, or image files, in batches as a model reads them."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mixmo import data
+from mixmo.data.decode import Sample
+from mixmo.data.folder import PREFIX, in_class_folders, in_csv
+from mixmo.data.types import Split
+from mixmo.evaluation.models import Model
+from mixmo.inference.preparation import read_images
+from mixmo.runs.directory import is_run
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work
+
+
+class LabelledImages(Protocol):
+    """Images that models predict, batch by batch."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, model: Model, count: int, work: Work) -> Iterator[Split]:
+        """Yield `count` images at a time, prepared for the model, with labels that index its classes."""
+        ...
+
+
+@dataclass(frozen=True)
+class SplitImages:
+    """The images of a split, in memory or streamed."""
+
+    split: Split
+    classes: tuple[str, ...] | None = None  # None: the labels index the model's classes
+    order: Tensor | None = None  # of the images; None: their own
+    prepared: bool = False  # for the model already
+
+    def __len__(self) -> int:
+        return len(self.split.labels)
+
+    def batches(self, model: Model, count: int, work: Work) -> Iterator[Split]:
+        known = model.about.classes
+        number = None
+        if self.classes is not None and known is not None:
+            number = torch.tensor([known.index(label) for label in self.classes], device=self.split.labels.device)
+        for images, labels in self._batches(count):
+            assert isinstance(images, Tensor)
+            images = images.to(model.device)
+            yield Split(
+                images if self.prepared else model.prepare(images), labels if number is None else number[labels]
+            )
+            work.advance(len(labels))
+
+    def _batches(self, count: int) -> Iterator[Split]:
+        images, labels = self.split
+        if self.order is None:
+            yield from self.split.batches(count)
+        elif isinstance(images, Tensor):  # gathered batch by batch: all of them would be in memory twice
+            yield from (Split(images[part], labels[part]) for part in self.order.split(count))
+        else:
+            yield from Split(images[self.order], labels[self.order]).batches(count)
+
+    def shuffled(self) -> "SplitImages":
+        """Return the same images in a random order, the same at each call."""
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
+        return SplitImages(self.split, self.classes, order.to(self.split.labels.device), self.prepared)
+
+
+@dataclass(frozen=True)
+class FileImages:
+    """Image files in a folder of class folders, or listed in a CSV of path,label."""
+
+    where: Path
+    samples: list[Sample]
+    skipped: set[str] = field(default_factory=set)  # reported as unreadable, once
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def batches(self, model: Model, count: int, work: Work) -> Iterator[Split]:
+        classes = model.about.classes
+        if classes is None:
+            raise UserError(f"{model.path} does not name its classes; save it with about=mixmo.About(..., classes=...)")
+        _check_known(model, {sample.label for sample in self.samples}, str(self.where))
+        label = {sample.path: classes.index(sample.label) for sample in self.samples}
+        readable = False
+        for read in read_images([sample.path for sample in self.samples], model.about, count):
+            for path, reason in read.failed:
+                if path not in self.skipped:
+                    print(f"skipped {path}: {reason}", file=sys.stderr)
+            self.skipped.update(path for path, _ in read.failed)
+            if read.paths:
+                readable = True
+                yield Split(read.images, torch.tensor([label[path] for path in read.paths]))
+            work.advance(len(read.paths) + len(read.failed))
+        if not readable:
+            raise UserError(f"none of the {len(self)} images of {self.where} can be read; check the files")
+
+    def in_memory(self, model: Model) -> SplitImages:
+        """Read them all, prepared for the model, on its device."""
+        channels, height, width = model.about.size
+        images = torch.empty(len(self), height, width, channels, dtype=torch.uint8, device=model.device)
+        labels = torch.empty(len(self), dtype=torch.long, device=model.device)
+        count = 0
+        with Work("reading images", len(self)) as work:
+            for part in self.batches(model, model.batch, work):
+                images[count : count + len(part.labels)] = part.resident
+                labels[count : count + len(part.labels)] = part.labels
+                count += len(part.labels)
+        return SplitImages(Split(images[:count], labels[:count]), prepared=True)
+
+
+def file_images(where: Path) -> FileImages:
+    """Find the images of a folder of class folders, or of a CSV of path,label."""
+    return FileImages(where, in_class_folders(where) if where.is_dir() else in_csv(where))
+
+
+def dataset_images(
+    model: Model, name: str | None, root: Path | None, device: torch.device | str = "cpu"
+) -> SplitImages:
+    """Load the test images of a data set, by default of the one that the model was trained on."""
+    own, name = name is None, name or model.trained_on
+    if not name.startswith(PREFIX) and name not in data.DATASETS:
+        raise UserError(
+            f"{model.path} was trained on {name}, which is no data set here ({', '.join(data.DATASETS)}); give "
+            "labelled images with --on"
+        )
+    dataset = data.load(name, root, device, train=False)
+    if own and is_run(model.path):  # with other classes than in training, the labels mean something else
+        for before, now in zip_longest(model.about.classes or (), dataset.classes):
+            if before != now:
+                raise UserError(
+                    f"{name} has changed since {model.path} was trained on it (a class: {before} -> {now}); restore "
+                    "it, or score other images with --on"
+                )
+    _check_known(model, set(dataset.classes), name)
+    return SplitImages(dataset.test, dataset.classes)
+
+
+def labelled_images(model: Model, on: str | None, root: Path | None) -> LabelledImages:
+    """Open what `--on` names: a data set (its test images), a folder of class folders or a CSV of path,label.
+
+    Without `on`, the test images of the data set that the model was trained on, even if a folder has its name.
+    """
+    return dataset_images(model, on, root) if on is None or is_dataset(on) else file_images(Path(on))
+
+
+def is_dataset(on: str) -> bool:
+    """Whether this names a data set; else it is a path that exists."""
+    if on.startswith(PREFIX) or (on in data.DATASETS and not Path(on).exists()):
+        return True
+    if not Path(on).exists():
+        known = ", ".join(data.DATASETS)
+        raise UserError(f"{on} is no data set ({known}), folder of class folders or CSV of path,label; give one")
+    return False
+
+
+def _check_known(model: Model, labels: set[str], where: str) -> None:
+    if unknown := sorted(labels - set(model.about.classes or labels)):
+        raise UserError(f"{where} has classes that the model does not know: {', '.join(unknown[:5])}; remove them")
