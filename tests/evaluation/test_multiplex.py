@@ -97,7 +97,9 @@ def test_table_agrees_with_json(run: Run, capsys: pytest.CaptureFixture[str]):
     assert all(len(line) <= 80 for line in text.splitlines() if line[:1] == " ")
 
 
-def test_networks_that_cannot_be_multiplexed_raise_an_error(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_networks_that_cannot_be_multiplexed_raise_an_error(
+    runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     assert [row.images_per_pass for row in score_multiplexed([runs[1].path], "last", CPU).rows] == [1]
     with pytest.raises(UserError, match="multiplexed"):
         score_multiplexed([run.path for run in runs], "last", CPU)
@@ -132,7 +134,9 @@ def test_a_saved_network_scores_as_its_run(
     assert capsys.readouterr().out.splitlines()[-1].startswith("360 test images in random order")
 
 
-def test_labels_follow_the_class_names_of_the_network(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_follow_the_class_names_of_the_network(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
     net = mixmo.load(run.path)
     expected = score_multiplexed([run.path], "last", CPU).rows

@@ -118,7 +118,9 @@ def test_clean_scores_equal_the_stored_scores_of_the_run(runs: list[Run], few: P
         assert scores.which == which
 
 
-def test_clean_and_corrupted_scores_are_of_the_same_weights_if_a_training_ends_meanwhile(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_and_corrupted_scores_are_of_the_same_weights_if_a_training_ends_meanwhile(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(DATASETS._things, "cifar10", lambda root: dataset(32))
     run, other = (make_run(tmp_path / name, 0, until=1) for name in ("run", "other"))
     fill = Checkpoints.fill

@@ -33,10 +33,15 @@ def letters(count: int) -> list[str]:
     return [chr(ord("A") + i) if i < 26 else f"{i}:" for i in range(count)]
 
 
+def width(table: Table) -> int:
+    """Measure the columns of text that a table takes."""
+    wide = Console(width=1000)
+    return Measurement.get(wide, wide.options, table).maximum
+
+
 def print_table(table: Table, wrap: bool = False) -> None:
     """Print a table whole, even if it is wider than 80 columns and the terminal; or wrap its cells there."""
-    wide = Console(width=1000)
-    Output(80 if wrap else max(80, Measurement.get(wide, wide.options, table).maximum)).print(table)
+    Output(80 if wrap else max(80, width(table))).print(table)
 
 
 def print_line(text: str, style: str = "") -> None:
@@ -197,7 +202,8 @@ def print_comparison(found: Comparison) -> None:
     for letter, run in zip(short, found.runs, strict=True):
         scored = f"scores of epoch {run.epoch} of {run.recipe['epochs']}" if run.epoch else "no epoch was scored yet"
         print_line(f"{letter}  {run.run}{'' if run.finished else f' (not ended: {scored})'}")
-    table = grid("run", *[COLUMNS[name] for name in names], title=f"\nscores ({found.which} epoch)")
+    print_line(f"\nscores ({found.which} epoch)", "bold")
+    table = grid("run", *[COLUMNS[name] for name in names])
     for letter, run in zip(short, found.runs, strict=True):
         table.add_row(letter if run.finished else f"{letter} (not ended)", *_cells(run.scores, names))
     for group in found.seeds:
@@ -206,7 +212,11 @@ def print_comparison(found: Comparison) -> None:
         table.add_row(f"std of {of}", *_cells(group.std, names))
     print_table(table)
     if found.recipes:
-        differences = grid("field", *short, title="\nrecipes (fields that differ)")
-        for field, values in found.recipes.items():
-            differences.add_row(field, *["-" if value is None else str(value) for value in values])
-        print_table(differences)
+        print_line("\nrecipes (fields that differ)", "bold")
+        cells = [["-" if value is None else str(value) for value in values] for values in found.recipes.values()]
+        by_field, by_run = grid("field", *short), grid("run", *found.recipes)
+        for field, row in zip(found.recipes, cells, strict=True):
+            by_field.add_row(field, *row)
+        for letter, *column in zip(short, *cells, strict=True):
+            by_run.add_row(letter, *column)
+        print_table(min(by_field, by_run, key=width))
