@@ -162,9 +162,9 @@ def test_a_class_that_was_renamed_since(root: Path, finished: Run, tmp_path: Pat
     assert score_runs([Run(copy)], "weights", epochs=["last"]).to_dict()["last"] == finished.json("scores.json")["last"]
     for part in ("train", "val"):
         (images / part / "class1").rename(images / part / name)
-    with pytest.raises(UserError, match="has changed since"):
+    with pytest.raises(UserError, match="have changed since"):
         score_runs([Run(copy)], "weights", epochs=["last"])
-    with pytest.raises(UserError, match="has changed since"):
+    with pytest.raises(UserError, match="have changed since"):
         score_multiplexed([copy], "last", torch.device("cpu"))
 
 

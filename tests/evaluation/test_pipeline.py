@@ -13,7 +13,7 @@ from mixmo import UserError
 from mixmo.data.decode import SkippedImages
 from mixmo.data.types import Dataset
 from mixmo.evaluation import models
-from mixmo.evaluation.images import dataset_images, file_images
+from mixmo.evaluation.images import FileImages, dataset_images
 from mixmo.evaluation.models import Model, open_models
 from mixmo.evaluation.pipeline import predict_images, stack
 from mixmo.inference.predict import default_batch
@@ -64,7 +64,7 @@ def test_unreadable_files_are_left_out_and_named_once(
 ) -> None:
     """Even where they are a whole batch; and if several models predict them."""
     monkeypatch.setattr(models, "default_batch", lambda *_: 3)
-    found = predict_images([model, model], file_images(files))
+    found = predict_images([model, model], FileImages(files))
     read = [3, 5, 6, 7, 8]
     assert found.labels.tolist() == digits.test.labels[read].tolist()
     expected = mixmo.predict(model.net, digits.test.images[read]).logits
@@ -76,12 +76,12 @@ def test_unreadable_files_are_left_out_and_named_once(
 def test_files_of_which_none_can_be_read_raise_an_error(model: Model, files: Path) -> None:
     files.write_text("path,label\n0.png,0\n1.png,1\n")
     with pytest.raises(UserError, match="none of the 2 images"):
-        predict_images([model], file_images(files))
+        predict_images([model], FileImages(files))
 
 
 def test_files_in_memory_are_held_once(model: Model, files: Path, digits: Dataset) -> None:
     """A shuffled copy shares the memory, and gives its batches in the drawn order."""
-    images = file_images(files).in_memory(model)
+    images = FileImages(files).in_memory(model)
     shuffled = images.shuffled()
     assert shuffled.split.resident.data_ptr() == images.split.resident.data_ptr()
     order = torch.tensor([3, 5, 6, 7, 8])[torch.randperm(5, generator=torch.Generator().manual_seed(0))]

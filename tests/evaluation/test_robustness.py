@@ -180,7 +180,7 @@ def test_a_saved_network_scores_as_its_run(runs: list[Run], few: Path, tmp_path:
         assert found.clean == pytest.approx(expected.clean, rel=1e-4)
         assert found.pooled == pytest.approx(expected.pooled, rel=1e-4)
     np.save(few / "labels.npy", np.tile((np.arange(14) + 1) % CLASSES, 5))
-    with pytest.raises(UserError, match="labels differ"):
+    with pytest.raises(UserError, match="labels"):
         score_corruptions([tmp_path / "saved"], few, "last", CPU)
 
 
@@ -200,14 +200,8 @@ def test_images_are_resized_for_a_saved_network(few: Path, tmp_path: Path, monke
 
 def test_labels_of_another_test_set_raise_an_error(runs: list[Run], folder: Path):
     np.save(folder / "labels.npy", np.tile((np.arange(14) + 1) % CLASSES, 5))
-    with pytest.raises(UserError, match="labels differ"):
+    with pytest.raises(UserError, match="labels"):
         score_corruptions(paths(runs), folder, "last", CPU)
-
-
-def test_images_of_another_size_raise_an_error(tmp_path: Path, folder: Path):
-    run = make_run(tmp_path / "run", 0, size=16)
-    with pytest.raises(UserError, match="16x16x3"):
-        score_corruptions([run.path], folder, "last", CPU)
 
 
 def test_one_cell_is_mapped_at_a_time(runs: list[Run], few: Path, monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,7 @@ from mixmo.calibration.selective import Selective
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.rows import Row, Rows, check_out, writing
 from mixmo.engine import Runtime
-from mixmo.evaluation.images import file_images
+from mixmo.evaluation.images import FileImages
 from mixmo.evaluation.models import Model, open_models
 from mixmo.evaluation.pipeline import predict_images
 from mixmo.hub.loading import MODEL, validation_calibration
@@ -82,16 +82,14 @@ def calibrated(models: Sequence[Model], parsed: Namespace) -> Calibration | None
     given = {"method": parsed.sets, "level": parsed.level, "risk": parsed.risk}
     settings = {name: value for name, value in given.items() if value is not None}
     if parsed.calibrate_on is not None:
-        held_out = predict_images(models, file_images(parsed.calibrate_on), "calibrating on images")
+        held_out = predict_images(models, FileImages(parsed.calibrate_on), "calibrating on images")
         return calibrate(*held_out, **settings)
     single_run = is_run(parsed.model) and len(models) == 1
     if settings and single_run and Run.open(parsed.model).recipe.validation:
         return validation_calibration(Run.open(parsed.model), parsed.which, **settings)
     if settings:
-        raise UserError(
-            f"--{next(iter(settings)).replace('method', 'sets')} needs held-out images to fit to; give some with "
-            "--calibrate-on FOLDER"
-        )
+        option = next(iter(settings)).replace("method", "sets")
+        raise UserError(f"--{option} needs held-out images to fit to; give some with --calibrate-on FOLDER")
     fitted = models[0].about.calibration if len(models) == 1 else None
     if fitted is None or fitted.conformal is None:
         known = "no calibration: no calibrated probabilities," if fitted is None else "a temperature but no"

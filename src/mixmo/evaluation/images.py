@@ -2,16 +2,13 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mixmo import data
-from mixmo.data.decode import Sample
 from mixmo.data.folder import PREFIX, in_class_folders, in_csv
 from mixmo.data.types import Split
 from mixmo.evaluation.models import Model
@@ -19,16 +16,6 @@ from mixmo.inference.preparation import read_images
 from mixmo.runs.directory import is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
-
-
-class LabelledImages(Protocol):
-    """Images that models predict, batch by batch."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, model: Model, count: int, work: Work) -> Iterator[Split]:
-        """Yield `count` images at a time, prepared for the model, with labels that index its classes."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -44,45 +31,42 @@ class SplitImages:
         return len(self.split.labels)
 
     def batches(self, model: Model, count: int, work: Work) -> Iterator[Split]:
-        known = model.about.classes
+        """Yield `count` images at a time, prepared for the model, with labels that index its classes."""
         number = None
-        if self.classes is not None and known is not None:
+        if self.classes is not None and (known := model.about.classes) is not None:
             number = torch.tensor([known.index(label) for label in self.classes], device=self.split.labels.device)
-        for images, labels in self._batches(count):
-            assert isinstance(images, Tensor)
-            images = images.to(model.device)
-            yield Split(
-                images if self.prepared else model.prepare(images), labels if number is None else number[labels]
-            )
+        for part in self._batches(count):
+            images = part.resident.to(model.device)
+            labels = part.labels if number is None else number[part.labels]
+            yield Split(images if self.prepared else model.prepare(images), labels)
             work.advance(len(labels))
 
     def _batches(self, count: int) -> Iterator[Split]:
         images, labels = self.split
         if self.order is None:
-            yield from self.split.batches(count)
-        elif isinstance(images, Tensor):  # gathered batch by batch: all of them would be in memory twice
-            yield from (Split(images[part], labels[part]) for part in self.order.split(count))
-        else:
-            yield from Split(images[self.order], labels[self.order]).batches(count)
+            return self.split.batches(count)
+        if isinstance(images, Tensor):  # gathered batch by batch: a shuffled copy would take as much memory again
+            return (Split(images[part], labels[part]) for part in self.order.split(count))
+        return Split(images[self.order], labels[self.order]).batches(count)
 
     def shuffled(self) -> "SplitImages":
         """Return the same images in a random order, the same at each call."""
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
-        return SplitImages(self.split, self.classes, order.to(self.split.labels.device), self.prepared)
+        return replace(self, order=order.to(self.split.labels.device))
 
 
-@dataclass(frozen=True)
 class FileImages:
     """Image files in a folder of class folders, or listed in a CSV of path,label."""
 
-    where: Path
-    samples: list[Sample]
-    skipped: set[str] = field(default_factory=set)  # reported as unreadable, once
+    def __init__(self, where: Path) -> None:
+        self.where, self.samples = where, in_class_folders(where) if where.is_dir() else in_csv(where)
+        self.skipped: set[str] = set()  # reported as unreadable, once
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def batches(self, model: Model, count: int, work: Work) -> Iterator[Split]:
+        """Yield `count` readable images at a time, as `SplitImages.batches` does."""
         classes = model.about.classes
         if classes is None:
             raise UserError(f"{model.path} does not name its classes; save it with about=mixmo.About(..., classes=...)")
@@ -115,9 +99,7 @@ class FileImages:
         return SplitImages(Split(images[:count], labels[:count]), prepared=True)
 
 
-def file_images(where: Path) -> FileImages:
-    """Find the images of a folder of class folders, or of a CSV of path,label."""
-    return FileImages(where, in_class_folders(where) if where.is_dir() else in_csv(where))
+LabelledImages = SplitImages | FileImages
 
 
 def dataset_images(
@@ -125,19 +107,9 @@ def dataset_images(
 ) -> SplitImages:
     """Load the test images of a data set, by default of the one that the model was trained on."""
     own, name = name is None, name or model.trained_on
-    if not name.startswith(PREFIX) and name not in data.DATASETS:
-        raise UserError(
-            f"{model.path} was trained on {name}, which is no data set here ({', '.join(data.DATASETS)}); give "
-            "labelled images with --on"
-        )
     dataset = data.load(name, root, device, train=False)
-    if own and is_run(model.path):  # with other classes than in training, the labels mean something else
-        for before, now in zip_longest(model.about.classes or (), dataset.classes):
-            if before != now:
-                raise UserError(
-                    f"{name} has changed since {model.path} was trained on it (a class: {before} -> {now}); restore "
-                    "it, or score other images with --on"
-                )
+    if own and is_run(model.path) and dataset.classes != model.about.classes:  # its labels mean something else now
+        raise UserError(f"the classes of {name} have changed since {model.path} was trained on it; restore them")
     _check_known(model, set(dataset.classes), name)
     return SplitImages(dataset.test, dataset.classes)
 
@@ -147,7 +119,7 @@ def labelled_images(model: Model, on: str | None, root: Path | None) -> Labelled
 
     Without `on`, the test images of the data set that the model was trained on, even if a folder has its name.
     """
-    return dataset_images(model, on, root) if on is None or is_dataset(on) else file_images(Path(on))
+    return dataset_images(model, on, root) if on is None or is_dataset(on) else FileImages(Path(on))
 
 
 def is_dataset(on: str) -> bool:
@@ -155,8 +127,7 @@ def is_dataset(on: str) -> bool:
     if on.startswith(PREFIX) or (on in data.DATASETS and not Path(on).exists()):
         return True
     if not Path(on).exists():
-        known = ", ".join(data.DATASETS)
-        raise UserError(f"{on} is no data set ({known}), folder of class folders or CSV of path,label; give one")
+        raise UserError(f"{on} is no folder, CSV of path,label or data set ({', '.join(data.DATASETS)}); give one")
     return False
 
 

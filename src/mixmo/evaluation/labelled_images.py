@@ -14,7 +14,6 @@ from mixmo.evaluation.pipeline import check_same_classes, predict_images
 from mixmo.metrics import METRICS, Report, evaluate
 from mixmo.metrics.report import json_ready
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError
 
 
 class TemperatureScores(NamedTuple):
@@ -93,8 +92,6 @@ def score_models(
     check_same_classes(models)
     logits_MNK, labels_N = predict_images(models, labelled_images(models[0], on, root))
     on = models[0].trained_on if on is None else on
-    if len(labels_N) < 2:
-        raise UserError(f"{on} has one image, and scores need two at least; give more")
     fitted = models[0].about.calibration if len(models) == 1 else None
     calibrated = None if fitted is None else score_calibration(fitted, logits_MNK, labels_N)
     report = evaluate(logits_MNK, labels_N)

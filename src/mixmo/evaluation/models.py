@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from mixmo.augment.basic import centre, fit
+from mixmo.data import DATASETS
+from mixmo.data.folder import PREFIX
 from mixmo.hub.loading import load
 from mixmo.inference.predict import default_batch, predict
 from mixmo.models import Ensemble
@@ -32,13 +34,11 @@ class Model(NamedTuple):
 
     @property
     def trained_on(self) -> str:
-        """The name of its data set."""
-        if self.about.dataset is None:
-            raise UserError(
-                f"{self.path} does not name the data set it was trained on; save it with "
-                "about=mixmo.About(..., dataset=...), or give labelled images with --on"
-            )
-        return self.about.dataset
+        """The name of its data set, if that is known here."""
+        name = self.about.dataset or "a data set that it does not name"
+        if not name.startswith(PREFIX) and name not in DATASETS:
+            raise UserError(f"{self.path} was trained on {name}, which is not here; give labelled images with --on")
+        return name
 
     def prepare(self, images_NHWC: Tensor) -> Tensor:
         """Resize and crop uint8 images of any size as the test images of its training were."""
@@ -46,10 +46,7 @@ class Model(NamedTuple):
         if self.about.resize is None and images_NHWC.shape[1:] == (height, width, channels):
             return images_NHWC
         if height != width:
-            raise UserError(
-                f"{self.path} reads {height} x {width} pixels, and images are cropped to squares only; give tensors "
-                "to mixmo.predict"
-            )
+            raise UserError(f"{self.path} reads {height} x {width} pixels; give tensors of this size to mixmo.predict")
         side = self.about.resize or height
         return centre(fit(images_NHWC, channels, side, side), height)
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mixmo.evaluation.images import dataset_images, file_images, is_dataset
+from mixmo.evaluation.images import FileImages, dataset_images, is_dataset
 from mixmo.evaluation.models import Model, open_models
-from mixmo.evaluation.pipeline import predict_images
+from mixmo.evaluation.pipeline import check_same_classes, predict_images
 from mixmo.inference.predict import check_multiplex
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import Scores, evaluate, plain
@@ -71,11 +71,11 @@ def score_multiplexed(
         UserError: The models differ in data, classes or members, or cannot be multiplexed.
     """
     models = open_models(paths, which, device)
-    _check_alike(models, on)
+    _check_alike(models)
     if on is None or is_dataset(on):
         images = dataset_images(models[0], on, root, device).shuffled()
     else:
-        images = file_images(Path(on)).in_memory(models[0]).shuffled()
+        images = FileImages(Path(on)).in_memory(models[0]).shuffled()
     members, cost, rows = models[0].net.members, _cost(models), []
     for count in track(range(1, members + 1), "measuring each number of images per pass"):
         (logits_MNK, labels_N), seconds = _timed(partial(predict_images, models, images, "predicting images", count))
@@ -91,20 +91,13 @@ def score_multiplexed(
     return MultiplexScores(which if any(map(is_run, paths)) else None, len(labels_N), device.type, rows)
 
 
-def _check_alike(models: Sequence[Model], on: str | None) -> None:
-    for model in models:
-        if _kind(model, on) != _kind(models[0], on):
-            raise UserError(
-                f"{model.path} has another data set, images of another size, other classes or another number of "
-                f"members than {models[0].path}, and cannot be multiplexed with it; give it alone"
-            )
+def _check_alike(models: Sequence[Model]) -> None:
+    check_same_classes(models)
+    kinds = [(model.net.members, model.about.size, model.about.resize) for model in models]
+    for model, kind in zip(models, kinds, strict=True):
+        if kind != kinds[0]:
+            raise UserError(f"{model.path} has other members or image sizes than {models[0].path}; multiplex it alone")
         check_multiplex(model.net, model.net.members)
-
-
-def _kind(model: Model, on: str | None) -> tuple[object, ...]:
-    about = model.about
-    read = (about.size, about.resize) if on else (model.trained_on,)
-    return *read, about.classes, model.net.members
 
 
 def _cost(models: Sequence[Model]) -> int | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from mixmo.evaluation.images import LabelledImages, SplitImages, dataset_images
+from mixmo.evaluation.images import LabelledImages, dataset_images
 from mixmo.evaluation.models import Model
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.runs.directory import Run
@@ -48,18 +48,9 @@ def predict_images(
 
 
 def _predict(model: Model, images: LabelledImages, images_per_pass: int, work: Work) -> LabelledLogits:
-    logits_MNK, labels_N = LabelledLogits.joined(
-        [
-            LabelledLogits(model.logits(batch.resident, images_per_pass), batch.labels)
-            for batch in images.batches(model, model.batch * images_per_pass, work)
-        ]
-    )
-    named = images.classes if isinstance(images, SplitImages) else None
-    if model.about.classes is None and named is not None and logits_MNK.shape[2] != len(named):
-        raise UserError(
-            f"{model.path} predicts {logits_MNK.shape[2]} classes, which it does not name, and the data set has "
-            f"{len(named)}; save it with about=mixmo.About(..., classes=...)"
-        )
+    batches = images.batches(model, model.batch * images_per_pass, work)
+    parts = [LabelledLogits(model.logits(part.resident, images_per_pass), part.labels) for part in batches]
+    logits_MNK, labels_N = LabelledLogits.joined(parts)
     return LabelledLogits(logits_MNK.cpu(), labels_N.cpu())
 
 

@@ -85,10 +85,7 @@ def score_runs(
     epochs = epochs or _epochs(runs)
     if source == "logits" and (lacking := [run for run in runs if run.finished and not _has_logits(run, epochs)]):
         if len(runs) > 1:
-            raise UserError(
-                f"{lacking[0].path} has scores but no logits, which an ensemble needs; give runs with their "
-                "logits-*.safetensors, or see the scores side by side with mixmo compare"
-            )
+            raise UserError(f"{lacking[0].path} has no logits, which an ensemble needs; try mixmo compare instead")
         return _stored(runs[0], epochs)
     summaries, reports, classes = [summary(run) for run in runs], {}, None
     with Work("scoring runs", len(epochs) * len(runs)) as work:
@@ -141,16 +138,11 @@ def known_classes(run: Run) -> int | None:
 
 def _report(stored: Mapping[str, Any]) -> Report:
     """What `Report.to_dict` gave."""
+
+    def scores(kind: Any, stored: Mapping[str, Any]) -> Any:
+        values = {name: math.nan if value is None else value for name, value in stored.items()}
+        return kind(*(values.pop(name, math.nan) for name in kind._fields[:-1]), values)  # user-defined ones are left
+
+    members = tuple(scores(Scores, member) for member in stored["members"])
     diversity = stored.get("diversity")
-    return Report(
-        ensemble=Scores(**_fields(stored["ensemble"], Scores._fields)),
-        members=tuple(Scores(**_fields(member, Scores._fields)) for member in stored["members"]),
-        diversity=diversity and Diversity(**_fields(diversity, Diversity._fields)),
-    )
-
-
-def _fields(stored: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Its values by field, NaN where there is none; other metrics in `own`."""
-    values = {name: math.nan if value is None else value for name, value in stored.items()}
-    known = {name: values.pop(name, math.nan) for name in names if name != "own"}
-    return known | {"own": values}
+    return Report(scores(Scores, stored["ensemble"]), members, diversity and scores(Diversity, diversity))

@@ -16,21 +16,10 @@ Columns = Mapping[str, Sequence[float]]
 
 
 def columns(run: Run) -> dict[str, list[float]]:
-    """Return every number of every scored epoch, by column; NaN where an epoch lacks it.
-
-    Args:
-        run: A run with at least one scored epoch.
-
-    Returns:
-        A list per column, one value per scored epoch.
-
-    Raises:
-        UserError: No epoch has been scored yet.
-    """
+    """Return every number of every scored epoch, by column; NaN where an epoch lacks it."""
     rows = [dict(flat(line, ".")) for line in run.metrics()]
     if not rows:
-        path = run.path / "metrics.jsonl"
-        raise UserError(f"{path} has no scored epoch yet; let the training finish one, with --resume if it was stopped")
+        raise UserError(f"{run.path} has no scored epoch yet; let the training finish one, with --resume if it stopped")
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
@@ -42,16 +31,6 @@ def scored(table: Columns, last: int) -> int:
 
 def average(table: Columns, last: int = 10) -> dict[str, float]:
     """Average each column over the last epochs (the paper reports the last 10), without NaN.
-
-    Args:
-        table: What `columns` returns.
-        last: Epochs to average over.
-
-    Returns:
-        The mean of each column that has one.
-
-    Raises:
-        UserError: `last` is below 1.
 
     >>> average({"epoch": [1, 2, 3], "lr": [0.3, 0.2, 0.1]}, last=2)["epoch"]
     2.5
@@ -68,12 +47,6 @@ def average(table: Columns, last: int = 10) -> dict[str, float]:
 
 def to_csv(tables: Mapping[str, Columns]) -> str:
     """Write the columns of some runs as one CSV table, one line per epoch and run; empty where a run lacks a value.
-
-    Args:
-        tables: What `columns` returns, by the name of the run.
-
-    Returns:
-        The text of the table.
 
     >>> print(to_csv({"runs/a": {"epoch": [1, 2], "lr": [0.5, 0.25]}}), end="")
     run,epoch,lr

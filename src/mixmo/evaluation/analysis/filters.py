@@ -34,26 +34,8 @@ def l1_norms(weight: Tensor) -> Tensor:
 
 
 def encoder_norms(net: Network) -> Tensor:
-    """Return the l1 norms of the encoders' filters, as the paper shows them.
-
-    Args:
-        net: A trained network.
-
-    Returns:
-        Norms (encoders, channels).
-
-    Raises:
-        UserError: Weights are not finite, or an encoder has no convolution.
-    """
-    check_finite(net)
+    """Return the l1 norms of the encoders' filters, (encoders, channels), as the paper shows them."""
     return torch.stack([l1_norms(_first_convolution(encoder)) for encoder in net.encoders])
-
-
-def check_finite(net: nn.Module) -> None:
-    """Raise an error for weights that are NaN or infinite."""
-    for name, tensor in net.state_dict().items():
-        if not tensor.isfinite().all():
-            raise UserError(f"{name} holds NaN or infinite values; see whether the training diverged, and train again")
 
 
 def _first_convolution(encoder: nn.Module) -> Tensor:
@@ -70,22 +52,10 @@ def separation(norms_MC: Tensor) -> float:
     sum_c min(q_ic, q_jc). The separation is 1 minus the overlap, which is the total variation distance of q_i and q_j,
     averaged over all pairs. Scaling an encoder changes nothing.
 
-    Args:
-        norms_MC: Norms (members, channels), as `encoder_norms` returns them.
-
-    Returns:
-        The separation, from 0 to 1.
-
-    Raises:
-        UserError: There are fewer than two members.
-
     >>> separation(torch.tensor([[2.0, 0.0], [0.0, 5.0]])), separation(torch.tensor([[2.0, 1.0], [4.0, 2.0]]))
     (1.0, 0.0)
     """
-    members = len(norms_MC)
-    if norms_MC.dim() != 2 or members < 2:
-        raise UserError(f"norms_MC has shape {tuple(norms_MC.shape)}; pass (members, channels) of at least two members")
-    norms_MC = norms_MC.double()
+    members, norms_MC = len(norms_MC), norms_MC.double()
     share_MC = norms_MC / norms_MC.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     overlap_MM = torch.minimum(share_MC[:, None], share_MC).sum(2)
     i, j = torch.triu_indices(members, members, offset=1)
@@ -95,20 +65,10 @@ def separation(norms_MC: Tensor) -> float:
 def core_norms(net: Network) -> dict[str, Tensor]:
     """Return the l1 norms of the filters of every convolution of the core network, without shortcuts, as published.
 
-    Args:
-        net: A trained network.
-
-    Returns:
-        Norms (filters,) by the name of the layer.
-
-    Raises:
-        UserError: Weights are not finite.
-
     >>> from mixmo.models import create
     >>> {name: len(norms) for name, norms in core_norms(create("wrn10_1", classes=10)).items()}["stages.2.0.conv2"]
     64
     """
-    check_finite(net)
     return {
         name: l1_norms(layer.weight)
         for name, layer in net.core.named_modules()
@@ -121,24 +81,12 @@ def activity(norms: Mapping[str, Tensor], threshold: float) -> Activity:
 
     A layer whose weights are all zero has none.
 
-    Args:
-        norms: Norms of the filters by layer, as `core_norms` returns them.
-        threshold: t_a, from 0 to 1.
-
-    Returns:
-        The share of active filters of each layer, and their means.
-
-    Raises:
-        UserError: The threshold is not in 0..1, or there is no layer.
-
     >>> layers = {"narrow": torch.tensor([1.0, 0.1]), "wide": torch.tensor([1.0, 1.0, 1.0, 1.0])}
     >>> activity(layers, 0.4)[2:]
     (0.75, 0.8333333333333334)
     """
     if not 0 <= threshold <= 1:
-        raise UserError(f"threshold = {threshold}; it is a share of the layer's largest norm: take one from 0 to 1")
-    if not norms:
-        raise UserError("there is no convolution to count active filters of")
+        raise UserError(f"threshold = {threshold}; it is a share of the layer's largest norm: give one from 0 to 1")
     active = {name: (layer >= threshold * layer.max()) & (layer.max() > 0) for name, layer in norms.items()}
     shares = {name: layer.double().mean().item() for name, layer in active.items()}
     return Activity(

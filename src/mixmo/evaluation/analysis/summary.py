@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
 
 from mixmo.evaluation.analysis.dynamics import average, columns, scored
-from mixmo.evaluation.analysis.filters import Activity, activity, check_finite, core_norms, encoder_norms, separation
+from mixmo.evaluation.analysis.filters import Activity, activity, core_norms, encoder_norms, separation
 from mixmo.evaluation.models import open_models
 from mixmo.evaluation.pipeline import own_logits, stack
 from mixmo.metrics.diversity import DIVERSITY
@@ -18,8 +17,6 @@ from mixmo.metrics.report import json_ready
 from mixmo.metrics.scores import top1
 from mixmo.models import Network
 from mixmo.runs.directory import Run
-from mixmo.runs.network import load_network
-from mixmo.utils.errors import UserError
 from mixmo.utils.progress import track
 
 THRESHOLDS = (0.2, 0.3, 0.4, 0.5)  # of the paper's table
@@ -64,24 +61,10 @@ def analyse(
 ) -> Analysis:
     """Measure filters, accuracy of the members, pairwise diversity and means over the last epochs.
 
-    Args:
-        runs: Runs tested on the same data; one that has not ended is tested now.
-        which: Epoch of the weights and logits, "last" or "best".
-        thresholds: Shares of a layer's largest l1 norm from which on a filter is active.
-        last: Epochs to average the training dynamics over.
-        device: Where to test a run that has not ended; the CPU by default.
-        root: Folder of the data sets, for such a run.
-
-    Returns:
-        The analysis of each run, and the diversity between all predictors.
-
-    Raises:
-        UserError: A run lacks what is needed, or was tested on other data than the first.
+    A run that has not ended is tested on the `device` with its data set from the folder `root`.
     """
     runs = [Run.open(path) for run in runs for path in run.networks()]
     models = open_models([run.path for run in runs], which, device or torch.device("cpu"))
-    for model in models:
-        _check_finite(model.path, which, model.net)
     parts = [own_logits([model], which, "logits", root) for model in track(models, "runs")]
     logits_PNK, labels_N = stack(parts, [run.path for run in runs])
     return Analysis(
@@ -112,20 +95,6 @@ def _analyse(run: Run, net: Network, part: LabelledLogits, thresholds: Sequence[
         epochs=scored(table, last),
         means=average(table, last),
     )
-
-
-def measurable(run: Run, which: str) -> Network:
-    """Load the network of a run, if its weights are finite."""
-    net = load_network(run, which)
-    _check_finite(run.path, which, net)
-    return net
-
-
-def _check_finite(path: Path, which: str, net: nn.Module) -> None:
-    try:
-        check_finite(net)
-    except UserError as error:
-        raise UserError(f"{path / which}.safetensors: {error}") from error
 
 
 def channel_separation(net: Network) -> float | None:
