@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -15,13 +15,13 @@ from mixmo.calibration.selective import Selective
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.rows import Row, Rows, check_out, writing
 from mixmo.engine import Runtime
-from mixmo.evaluation.images import FileImages
+from mixmo.evaluation.images import FileImages, read_files
 from mixmo.evaluation.models import Model, open_models
 from mixmo.evaluation.pipeline import predict_images
 from mixmo.hub.loading import MODEL, validation_calibration
 from mixmo.inference.predict import predict
 from mixmo.inference.prediction import Prediction
-from mixmo.inference.preparation import Read, find_images, read_images
+from mixmo.inference.preparation import find_images
 from mixmo.models.metadata import About
 from mixmo.runs.directory import Run, is_run
 from mixmo.utils.errors import UserError
@@ -125,29 +125,18 @@ def fewest(risk: float, delta: float) -> int:
 
 def write_all(models: Sequence[Model], calibration: Calibration | None, paths: Sequence[str], parsed: Namespace) -> int:
     """Write a row for every image that can be read; return how many cannot."""
-    failed, nets, model = 0, [model.net for model in models], models[0]
+    nets, model, skipped = [model.net for model in models], models[0], set[str]()
     torch.manual_seed(0)  # for randomised sets: the same rows each time
-    with ExitStack() as stack:
+    with ExitStack() as stack, Work("predicting images", len(paths)) as work:
         rows: Rows | None = None  # no file is made where nothing can be read
-        for read in batches(model, paths):
-            failed += len(read.failed)
+        for read in read_files(paths, model, model.batch, work, skipped):
             if read.paths:
                 rows = rows or stack.enter_context(writing(parsed.format, parsed.out, COLUMNS))
                 prediction = predict(nets, read.images, calibration=calibration, batch_size=model.batch)
                 rows.write(describe(read.paths, prediction, model.about))
-    if failed == len(paths):
-        raise UserError(f"none of the {failed} files can be read as an image; check the paths")
-    return failed
-
-
-def batches(model: Model, paths: Sequence[str]) -> Iterator[Read]:
-    """Read the files in batches, with the progress and the names of the unreadable on standard error."""
-    with Work("predicting images", len(paths)) as work:
-        for read in read_images(paths, model.about, model.batch):
-            for path, reason in read.failed:
-                print(f"skipped {path}: {reason}", file=sys.stderr)
-            yield read
-            work.advance(len(read.paths) + len(read.failed))
+    if rows is None:
+        raise UserError(f"none of the {len(paths)} files can be read as an image; check the paths")
+    return len(skipped)
 
 
 def describe(paths: list[str], prediction: Prediction, about: About) -> list[Row]:

@@ -1,6 +1,7 @@
 """Scores as tables on the terminal, 80 columns wide where they fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -49,12 +50,12 @@ def print_line(text: str, style: str = "") -> None:
     Output(80).print(text, style=style, soft_wrap=True)
 
 
-def _shown(classes: int | None) -> list[str]:
-    """The scores to show: Top5 of five or fewer classes is always 100 %."""
-    return [name for name in COLUMNS if name != "top5" or classes is None or classes > 5]
+def _shown(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The scores to show: Top5 only where it is not 100 % in every row, as with five or fewer classes."""
+    return [name for name in COLUMNS if name != "top5" or any(row.get("top5", 1.0) != 1.0 for row in rows)]
 
 
-def _cells(scores: Mapping[str, float | None], names: Sequence[str]) -> list[str]:
+def _cells(scores: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Scores as text: shares in percent, a dash for what is not there."""
     values = {name: scores.get(name) for name in names}
     return [
@@ -65,7 +66,7 @@ def _cells(scores: Mapping[str, float | None], names: Sequence[str]) -> list[str
 
 def print_report(scores: RunScores, title: str) -> None:
     """Print the scores of a run or an ensemble: last and best epoch, ensemble and members, diversity, cost."""
-    summary, names = scores.summary, _shown(scores.classes)
+    summary, names = scores.summary, _shown(row._asdict() for r in scores.reports.values() for row in r.members)
     print_line(title, "bold")  # a table's own title would be wrapped to its width
     if scores.stored:
         print_line("stored scores, from scores.json: there are no logits to compute them from")
@@ -81,7 +82,7 @@ def print_report(scores: RunScores, title: str) -> None:
     operations = f"{summary.multiply_adds / 1e9:.4f} G multiply-adds"
     print_line(f"{summary.parameters:,} parameters, {operations} per prediction")
     if "best" in scores.reports and summary.best_by == "test":
-        print_line("best epoch chosen by the test set, as in the paper; --validation N holds images out for it")
+        print_line("best epoch chosen by the test set, as in the paper (--validation N avoids this)")
 
 
 def _members(report: Report, names: Sequence[str]) -> list[list[str]]:
@@ -103,7 +104,7 @@ def _diversity(diversity: Diversity) -> str:
 
 def print_model_scores(scores: ModelScores, title: str) -> None:
     """Print the scores of networks on labelled images, and of their calibration."""
-    report, names = scores.report, _shown(scores.classes)
+    report, names = scores.report, _shown(row._asdict() for row in scores.report.members)
     print_line(f"{title} on {scores.on}, {scores.images:,} images", "bold")
     table = grid("who", *[COLUMNS[name] for name in names], *report.ensemble.own)
     for row in _members(report, names):
@@ -133,7 +134,7 @@ def print_model_scores(scores: ModelScores, title: str) -> None:
 def print_corruptions(scores: CorruptionScores, title: str) -> None:
     """Print Top1 for every corruption and severity, the means, and the scores over everything."""
     severities = [str(severity) for severity in next(iter(scores.corruptions.values()))]
-    names = [name for name in _shown(scores.classes) if name in BriefScores._fields]
+    names = [name for name in _shown([scores.pooled._asdict()]) if name in BriefScores._fields]
     blank = [""] * len(severities)
     print_line(f"{title} on {scores.folder}", "bold")
     table = grid("Top1 % at severity", *severities, "mean", *[COLUMNS[name] for name in names[1:]])
@@ -198,7 +199,7 @@ def print_multiplexed(scores: MultiplexScores, title: str) -> None:
 
 def print_comparison(found: Comparison) -> None:
     """Print the scores of runs side by side, their statistics over seeds, and the recipe fields that differ."""
-    names, short = _shown(max(run.classes or 1000 for run in found.runs)), letters(len(found.runs))
+    names, short = _shown(run.scores for run in found.runs), letters(len(found.runs))
     for letter, run in zip(short, found.runs, strict=True):
         scored = f"scores of epoch {run.epoch} of {run.recipe['epochs']}" if run.epoch else "no epoch was scored yet"
         print_line(f"{letter}  {run.run}{'' if run.finished else f' (not ended: {scored})'}")

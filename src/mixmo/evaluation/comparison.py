@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mixmo.evaluation.run_scores import known_classes, score_runs
+from mixmo.evaluation.run_scores import score_runs
 from mixmo.metrics.report import json_ready
 from mixmo.runs.directory import SCORES, Run
 
@@ -17,7 +17,6 @@ class ComparedRun(NamedTuple):
     finished: bool
     epoch: int | None  # last scored epoch of a run that has not ended, whose scores these are; else None
     recipe: dict[str, Any]
-    classes: int | None  # None where it is not known
     scores: dict[str, float | None]  # of the ensemble of its members; empty before an epoch was scored
 
 
@@ -39,10 +38,8 @@ class Comparison(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists and numbers, ready for JSON."""
-        hidden = ("recipe", "classes")
-        rows = [{name: value for name, value in run._asdict().items() if name not in hidden} for run in self.runs]
-        found: dict[str, Any] = json_ready(self._asdict() | {"runs": rows})
-        return found
+        rows = [{name: value for name, value in run._asdict().items() if name != "recipe"} for run in self.runs]
+        return dict(json_ready(self._asdict() | {"runs": rows}))
 
 
 def compare_runs(paths: Sequence[Path], which: str = "last", sort: str | None = None) -> Comparison:
@@ -78,7 +75,7 @@ def _run(run: Run, which: str) -> ComparedRun:
     elif scored := [line for line in run.metrics() if "test" in line]:
         epoch, scores = scored[-1]["epoch"], scored[-1]["test"]["ensemble"]
     found = {name: scores[name] for name in SCORES if name in scores}
-    return ComparedRun(str(run.path), finished, epoch, recipe.to_dict(), known_classes(run), found)
+    return ComparedRun(str(run.path), finished, epoch, recipe.to_dict(), found)
 
 
 def _seeds(runs: Sequence[ComparedRun]) -> list[Seeds]:

@@ -1,7 +1,7 @@
 """Labelled images to evaluate on: the test images of a data set, or image files, in batches as a model reads them."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from mixmo import data
 from mixmo.data.folder import PREFIX, in_class_folders, in_csv
 from mixmo.data.types import Split
 from mixmo.evaluation.models import Model
-from mixmo.inference.preparation import read_images
+from mixmo.inference.preparation import Read, read_images
 from mixmo.runs.directory import is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
@@ -72,16 +72,11 @@ class FileImages:
             raise UserError(f"{model.path} does not name its classes; save it with about=mixmo.About(..., classes=...)")
         _check_known(model, {sample.label for sample in self.samples}, str(self.where))
         label = {sample.path: classes.index(sample.label) for sample in self.samples}
-        readable = False
-        for read in read_images([sample.path for sample in self.samples], model.about, count):
-            for path, reason in read.failed:
-                if path not in self.skipped:
-                    print(f"skipped {path}: {reason}", file=sys.stderr)
-            self.skipped.update(path for path, _ in read.failed)
+        readable = 0
+        for read in read_files([sample.path for sample in self.samples], model, count, work, self.skipped):
+            readable += len(read.paths)
             if read.paths:
-                readable = True
                 yield Split(read.images, torch.tensor([label[path] for path in read.paths]))
-            work.advance(len(read.paths) + len(read.failed))
         if not readable:
             raise UserError(f"none of the {len(self)} images of {self.where} can be read; check the files")
 
@@ -100,6 +95,17 @@ class FileImages:
 
 
 LabelledImages = SplitImages | FileImages
+
+
+def read_files(paths: Sequence[str], model: Model, count: int, work: Work, skipped: set[str]) -> Iterator[Read]:
+    """Yield image files in batches prepared for the model; report the unreadable ones that are not yet in `skipped`."""
+    for read in read_images(paths, model.about, count):
+        for path, reason in read.failed:
+            if path not in skipped:
+                print(f"skipped {path}: {reason}", file=sys.stderr)
+        skipped.update(path for path, _ in read.failed)
+        yield read
+        work.advance(len(read.paths) + len(read.failed))
 
 
 def dataset_images(

@@ -61,7 +61,6 @@ class ModelScores(NamedTuple):
     images: int
     report: Report
     calibration: CalibrationScores | None  # None for several networks, and for one without
-    classes: int | None = None  # that the models know
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists and numbers, ready for JSON."""
@@ -95,7 +94,7 @@ def score_models(
     fitted = models[0].about.calibration if len(models) == 1 else None
     calibrated = None if fitted is None else score_calibration(fitted, logits_MNK, labels_N)
     report = evaluate(logits_MNK, labels_N)
-    return ModelScores([str(path) for path in paths], on, len(labels_N), report, calibrated, logits_MNK.shape[2])
+    return ModelScores([str(path) for path in paths], on, len(labels_N), report, calibrated)
 
 
 @on_cpu

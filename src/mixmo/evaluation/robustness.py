@@ -43,11 +43,10 @@ class CorruptionScores(NamedTuple):
     pooled: BriefScores
     mce: float | None
     corruptions: dict[str, dict[int, BriefScores]]  # name -> severity -> scores
-    classes: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and numbers, ready for JSON."""
-        return {name: json_ready(value) for name, value in self._asdict().items() if name != "classes"}
+        return dict(json_ready(self))
 
 
 class Detection(NamedTuple):
@@ -70,7 +69,7 @@ class OodScores(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and numbers, ready for JSON."""
-        return {name: json_ready(value) for name, value in self._asdict().items()}
+        return dict(json_ready(self))
 
 
 def score_corruptions(paths: Sequence[Path], folder: Path, which: str, device: torch.device) -> CorruptionScores:
@@ -122,7 +121,6 @@ def corruptions_so_far(
                 pooled=mean([s for name in each for s in each[name].values()]),  # all cells have as many images
                 mce=1 - mean(common).top1 if complete else None,
                 corruptions=dict(each),
-                classes=clean.logits.shape[2],
             )
 
 

@@ -12,7 +12,6 @@ from mixmo.evaluation.pipeline import check_different, own_logits, stack
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import Diversity, Report, Scores, evaluate
 from mixmo.models import multiply_adds, parameters
-from mixmo.recipes.protocols import FACTS
 from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.directory import WHICH, Run
 from mixmo.storage.files import index_of
@@ -46,7 +45,6 @@ class RunScores(NamedTuple):
     runs: list[str]
     summary: Summary
     reports: dict[str, Report]  # of the last and the best epoch
-    classes: int | None = None  # None where it is not known
     stored: bool = False  # copied from scores.json, as there are no logits to compute them from
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,21 +85,21 @@ def score_runs(
         if len(runs) > 1:
             raise UserError(f"{lacking[0].path} has no logits, which an ensemble needs; try mixmo compare instead")
         return _stored(runs[0], epochs)
-    summaries, reports, classes = [summary(run) for run in runs], {}, None
+    summaries, reports = [summary(run) for run in runs], {}
     with Work("scoring runs", len(epochs) * len(runs)) as work:
         for which in epochs:
             parts = []
             for run in runs:
                 parts.append(_run_logits(run, which, source, device or torch.device("cpu"), root))
                 work.advance()
-            reports[which], classes = evaluate(*stack(parts, paths)), parts[0].logits.shape[2]
+            reports[which] = evaluate(*stack(parts, paths))
     whole = Summary(
         parameters=sum(each.parameters for each in summaries),
         multiply_adds=sum(each.multiply_adds for each in summaries),
         best_by="test" if any(each.best_by == "test" for each in summaries) else "validation",
         best_epoch=summaries[0].best_epoch if len(runs) == 1 else None,
     )
-    return RunScores([str(path) for path in paths], whole, reports, classes)
+    return RunScores([str(path) for path in paths], whole, reports)
 
 
 def _epochs(runs: Sequence[Run]) -> Sequence[str]:
@@ -125,15 +123,7 @@ def _stored(run: Run, epochs: Sequence[str]) -> RunScores:
     """The scores in scores.json."""
     stored = run.json("scores.json")
     reports = {which: _report(stored[which]) for which in epochs}
-    return RunScores([str(run.path)], summary(run), reports, known_classes(run), stored=True)
-
-
-def known_classes(run: Run) -> int | None:
-    """The number of classes of a run's data set; None where neither the run nor this package has it."""
-    if (run.path / "dataset.json").is_file():
-        return len(run.json("dataset.json")["classes"])
-    facts = FACTS.get(run.recipe.dataset)
-    return facts and facts.classes
+    return RunScores([str(run.path)], summary(run), reports, stored=True)
 
 
 def _report(stored: Mapping[str, Any]) -> Report:
