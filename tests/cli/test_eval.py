@@ -246,6 +246,11 @@ def test_an_ensemble_without_logits_raises_an_error(run: str, bare: Path, said: 
     assert "logits" in said("eval", run, bare, *ON_CPU)
 
 
+@pytest.mark.parametrize("option", ["--source weights", "--on digits", "--multiplex"])
+def test_predicting_without_weights_names_the_missing_file(bare: Path, option: str, said: Callable[..., str]):
+    assert "last.safetensors is missing" in said("eval", bare, *option.split(), *ON_CPU)
+
+
 def test_scores_of_folders_in_results_are_printed(capsys: pytest.CaptureFixture[str]):
     for path in sorted((Path(__file__).parents[2] / "results").glob("*/*/")):
         assert main(["eval", str(path)]) == 0
