@@ -1,4 +1,4 @@
-"""mixmo eval --corruptions and --ood: tables, JSON and refusals. The scores themselves: test_robustness, test_ood."""
+"""mixmo eval: tables, JSON and errors. The scores themselves: tests/evaluation."""
 
 import json
 import shutil
@@ -15,12 +15,13 @@ from mixmo.data.corrupted import COMMON
 from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime
 from mixmo.engine.trainer import Trainer
-from mixmo.evaluation.saved_models import Model, open_model
+from mixmo.evaluation.images import SplitImages
+from mixmo.evaluation.models import Model, open_models
+from mixmo.evaluation.pipeline import predict_images
 from mixmo.metrics import DETECTORS, METRICS
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.recipes import named
 from mixmo.runs.directory import Run
-from mixmo.utils.progress import Work
 
 ON_CPU = ("--device", "cpu")
 
@@ -61,7 +62,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"folder:{root}@16"
 
 
-def test_corruptions_as_json_and_as_a_table(run: str, corrupted: Path, capsys: pytest.CaptureFixture[str]):
+def test_corruptions_table_agrees_with_json(run: str, corrupted: Path, capsys: pytest.CaptureFixture[str]):
     twin = shutil.copytree(run, f"{run}-twin", dirs_exist_ok=True)
     assert main(["eval", run, twin, "--corruptions", str(corrupted), "--which", "best", "--json", *ON_CPU]) == 0
     scores = json.loads(capsys.readouterr().out)
@@ -69,7 +70,6 @@ def test_corruptions_as_json_and_as_a_table(run: str, corrupted: Path, capsys: p
     found = scores["corrupted"]
     assert (found["which"], found["images"], set(found["corruptions"])) == ("best", 6, set(COMMON))
     assert set(found["corruptions"]["fog"]) == {"2", "4"}
-    # With its twin, a run answers as it does alone.
     assert main(["eval", run, "--corruptions", str(corrupted), "--which", "best", *ON_CPU]) == 0
     text = capsys.readouterr().out
     rows = {line.split("  ")[0]: line.split() for line in text.splitlines() if "  " in line}
@@ -78,26 +78,26 @@ def test_corruptions_as_json_and_as_a_table(run: str, corrupted: Path, capsys: p
     means = {key: (fog["2"][key] + fog["4"][key]) / 2 for key in ("top1", "top5", "nll")}
     told = {"fog": means, "all of them, pooled": found["pooled"], "clean test set": found["clean"]}
     for name, three in told.items():
-        assert rows[name][-3:] == [f"{100 * three['top1']:.2f}", f"{100 * three['top5']:.2f}", f"{three['nll']:.4f}"]
+        assert rows[name][-2:] == [f"{100 * three['top1']:.2f}", f"{three['nll']:.4f}"]
     title, head = text.splitlines()[:2]
     assert title == f"{run} on {corrupted}"
-    assert " ".join(head.split()) == "Top1 % at severity 2 4 mean Top5 % NLL"
+    assert " ".join(head.split()) == "Top1 % at severity 2 4 mean NLL"  # three classes: no Top5
     assert f"mean corruption error over the 15 common corruptions (unnormalised): {100 * found['mce']:.2f} %" in text
-    assert "best epoch, 6 images a severity, severities 2, 4; no temperature" in text
+    assert "best epoch, 6 images per severity, severities 2, 4; no temperature" in text
 
 
-def test_corruptions_to_the_letter(run: str, corrupted: Path, capsys: pytest.CaptureFixture[str]):
+def test_corruptions_json_is_exact(run: str, corrupted: Path, capsys: pytest.CaptureFixture[str]):
     """Every key of the JSON in its order; every value as the library gives it."""
-    model, cells = open_model(Path(run), "last", torch.device("cpu")), {}
+    models, cells = open_models([Path(run)], "last", torch.device("cpu")), {}
 
-    def three(answers: LabelledLogits) -> dict[str, float]:
-        mean = answers.logits.double().mean(0)
-        return {key: METRICS[key](mean, answers.labels).item() for key in ("top1", "top5", "nll")}
+    def three(part: LabelledLogits) -> dict[str, float]:
+        mean = part.logits.double().mean(0)
+        return {key: METRICS[key](mean, part.labels).item() for key in ("top1", "top5", "nll")}
 
     for name in sorted(COMMON):
         images, labels = split(12, COMMON.index(name)).images, torch.arange(6) % 3
-        both = (Split(half, labels) for half in images.split(6))
-        cells[name] = dict(zip("24", (three(model.answers(half, Work(""))) for half in both), strict=True))
+        both = (SplitImages(Split(half, labels)) for half in images.split(6))
+        cells[name] = dict(zip("24", (three(predict_images(models, half)) for half in both), strict=True))
     every = [cell for severities in cells.values() for cell in severities.values()]
     pooled = {key: sum(cell[key] for cell in every) / len(every) for key in ("top1", "top5", "nll")}
     found = {"folder": str(corrupted), "which": "last", "images": 6, "clean": three(Run(run).logits("last"))}
@@ -106,7 +106,7 @@ def test_corruptions_to_the_letter(run: str, corrupted: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == json.dumps({"runs": [run], "corrupted": found}, indent=2) + "\n"
 
 
-def test_the_table_says_when_there_is_no_mean(
+def test_table_says_when_there_is_no_mean_corruption_error(
     run: str, corrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for name in ("labels.npy", "severities.txt", "fog.npy"):
@@ -115,20 +115,19 @@ def test_the_table_says_when_there_is_no_mean(
     assert "mean corruption error: not all of the 15 common corruptions were scored" in capsys.readouterr().out
 
 
-def test_what_was_scored_before_it_was_stopped_is_shown(
+def test_ctrl_c_prints_the_corruptions_scored_so_far(
     run: str, corrupted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """The corruptions that are complete, in an order by their names; the one under way is not."""
-    answers = Model.answers
-    asked: list[Split] = []
+    """Those that are complete, in the order of their names."""
+    logits, calls = Model.logits, list[int]()
 
-    def stopped(model: Model, split: Split, work: Work) -> LabelledLogits:
-        asked.append(split)
-        if len(asked) == 6:
+    def stopped(model: Model, images: torch.Tensor, images_per_pass: int) -> torch.Tensor:
+        calls.append(len(images))
+        if len(calls) == 6:
             raise KeyboardInterrupt
-        return answers(model, split, work)
+        return logits(model, images, images_per_pass)
 
-    monkeypatch.setattr(Model, "answers", stopped)
+    monkeypatch.setattr(Model, "logits", stopped)
     assert main(["eval", run, "--corruptions", str(corrupted), "--json", *ON_CPU]) == 130
     out, err = capsys.readouterr()
     found = json.loads(out)["corrupted"]
@@ -138,7 +137,7 @@ def test_what_was_scored_before_it_was_stopped_is_shown(
     assert err == "mixmo: interrupted\n"
 
 
-def test_ood_as_json_and_as_a_table(run: str, other: str, capsys: pytest.CaptureFixture[str]):
+def test_ood_table_agrees_with_json(run: str, other: str, capsys: pytest.CaptureFixture[str]):
     assert main(["eval", run, "--ood", other, "--json", *ON_CPU]) == 0
     found = json.loads(capsys.readouterr().out)["ood"]
     assert set(found["detectors"]) == set(DETECTORS)
@@ -147,49 +146,52 @@ def test_ood_as_json_and_as_a_table(run: str, other: str, capsys: pytest.Capture
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
     for name, values in found["detectors"].items():
         assert rows[name] == [f"{100 * values[key]:.2f}" for key in ("auroc", "aupr", "fpr95")]
-    assert text.startswith(f"{run}: {other} told from cifar10\n")
+    assert text.startswith(f"{run}: OOD detection, {other} against cifar10\n")
     assert "last epoch, 6 images from inside and 2 from outside, the positives" in text
 
 
-def test_both_at_once(run: str, corrupted: Path, other: str, capsys: pytest.CaptureFixture[str]):
+def test_corruptions_and_ood_can_be_scored_at_once(
+    run: str, corrupted: Path, other: str, capsys: pytest.CaptureFixture[str]
+):
     assert main(["eval", run, "--corruptions", str(corrupted), "--ood", other, "--json", *ON_CPU]) == 0
     assert list(json.loads(capsys.readouterr().out)) == ["runs", "corrupted", "ood"]
 
 
-def test_neither_gives_the_plain_scores(run: str, capsys: pytest.CaptureFixture[str]):
+def test_without_options_the_stored_logits_are_scored(run: str, capsys: pytest.CaptureFixture[str]):
     assert main(["eval", run, "--json", *ON_CPU]) == 0
     assert json.loads(capsys.readouterr().out)["last"] == Run(run).json("scores.json")["last"]
 
 
-def test_refusals(run: str, corrupted: Path, tmp_path: Path, said: Callable[..., str]):
+def test_bad_input_raises_an_error(run: str, corrupted: Path, tmp_path: Path, said: Callable[..., str]):
     nowhere = tmp_path / "nowhere"
-    assert f"{nowhere}/labels.npy is missing" in said("eval", run, "--corruptions", str(nowhere), *ON_CPU)
-    assert "unknown data set 'cifar1'" in said("eval", run, "--ood", "cifar1", *ON_CPU)
-    assert f"--ood cifar10 is what {run} was trained on" in said("eval", run, "--ood", "cifar10", *ON_CPU)
+    assert "labels.npy" in said("eval", run, "--corruptions", str(nowhere), *ON_CPU)
+    assert "cifar1" in said("eval", run, "--ood", "cifar1", *ON_CPU)
+    assert "trained on" in said("eval", run, "--ood", "cifar10", *ON_CPU)
     folder = ("--corruptions", str(corrupted))
     assert "which" in said("eval", run, *folder, "--which", "first", *ON_CPU)
-    assert f"{nowhere} does not exist" in said("eval", str(nowhere), *folder, *ON_CPU)
+    assert "exist" in said("eval", str(nowhere), *folder, *ON_CPU)
 
 
 @pytest.mark.parametrize("option", [["--corruptions", "absent"], ["--ood", "cifar100"], ["--multiplex"], []])
-def test_a_run_given_twice_is_refused_whatever_is_scored(run: str, option: list[str], said: Callable[..., str]):
-    assert "is given twice; an ensemble needs different runs" in said("eval", run, f"{run}/", *option, *ON_CPU)
+def test_a_run_given_twice_raises_an_error(run: str, option: list[str], said: Callable[..., str]):
+    assert "twice" in said("eval", run, f"{run}/", *option, *ON_CPU)
 
 
 @pytest.mark.parametrize("option", ["--corruptions", "--ood"])
-def test_two_sets_at_a_time_are_refused(run: str, option: str, said: Callable[..., str]):
-    sentence = said("eval", run, option, "here", f"{option}=there", *ON_CPU)
-    assert f"{option} is given twice, and one is scored at a time" in sentence
+def test_an_option_given_twice_raises_an_error(run: str, option: str, said: Callable[..., str]):
+    assert f"{option} is given twice" in said("eval", run, option, "here", f"{option}=there", *ON_CPU)
 
 
 @pytest.mark.parametrize("option", ["--source weights", "--multiplex", "--on cifar10", "--ood cifar100"])
-def test_data_are_looked_for_where_they_are_said_to_be(run: str, option: str, tmp_path: Path, said: Callable[..., str]):
+def test_data_sets_are_read_from_the_given_folder(run: str, option: str, tmp_path: Path, said: Callable[..., str]):
     assert f" {tmp_path}/cifar-10" in f" {said('eval', run, *option.split(), '--data', tmp_path, *ON_CPU)}"
 
 
 @pytest.mark.parametrize("by", ["test", "validation", "validation test", "validation validation"])
-def test_how_the_best_epoch_was_chosen(run: str, by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """By the test set, as soon as that chose the epoch of one network of an ensemble."""
+def test_table_says_whether_the_test_set_chose_the_best_epoch(
+    run: str, by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Of an ensemble, if it chose that of one network."""
     chosen = by.split()
     paths = [tmp_path / str(i) for i in range(len(chosen))]
     for path, split in zip(paths, chosen, strict=True):
@@ -200,8 +202,8 @@ def test_how_the_best_epoch_was_chosen(run: str, by: str, tmp_path: Path, capsys
     assert ("best epoch chosen by the test set" in capsys.readouterr().out) == ("test" in chosen)
 
 
-def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., str]):
-    """Of a run of which only that epoch's logits were copied."""
+def test_one_epoch_can_be_scored_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Also of a run with the logits of that epoch only."""
     path = tmp_path / "run"
     shutil.copytree(run, path)
     (path / "logits-best.safetensors").unlink()
@@ -217,4 +219,53 @@ def test_one_epoch_alone(run: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "best" not in printed
     assert main(["eval", run, "--which", "best"]) == 0
     assert "between members, best epoch" in capsys.readouterr().out
-    assert "logits-best.safetensors is missing" in said("eval", str(path), *ON_CPU)
+
+
+@pytest.fixture
+def bare(run: str, tmp_path: Path) -> Path:
+    """A run as in results/: recipe, metrics and scores, without weights, logits and dataset.json."""
+    (tmp_path / "bare").mkdir()
+    for name in ("recipe.yaml", "environment.json", "metrics.jsonl", "scores.json"):
+        shutil.copy(f"{run}/{name}", tmp_path / "bare")
+    return tmp_path / "bare"
+
+
+def test_stored_scores_are_printed_without_logits(run: str, bare: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", run, "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert main(["eval", str(bare), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == expected | {"runs": [str(bare)], "stored": True}
+    assert main(["eval", str(bare)]) == 0
+    title, note, _, last, *_ = capsys.readouterr().out.splitlines()
+    assert title == str(bare)
+    assert "stored scores" in note
+    assert f"{expected['last']['ensemble']['nll']:.4f}" in last.split()
+
+
+def test_an_ensemble_without_logits_raises_an_error(run: str, bare: Path, said: Callable[..., str]):
+    assert "logits" in said("eval", run, bare, *ON_CPU)
+
+
+@pytest.mark.parametrize("option", ["--source weights", "--on digits", "--multiplex"])
+def test_predicting_without_weights_names_the_missing_file(bare: Path, option: str, said: Callable[..., str]):
+    assert "last.safetensors is missing" in said("eval", bare, *option.split(), *ON_CPU)
+
+
+def test_scores_of_folders_in_results_are_printed(capsys: pytest.CaptureFixture[str]):
+    for path in sorted((Path(__file__).parents[2] / "results").glob("*/*/")):
+        assert main(["eval", str(path)]) == 0
+        top1 = json.loads((path / "scores.json").read_text())["last"]["ensemble"]["top1"]
+        assert f" {100 * top1:.2f} " in capsys.readouterr().out
+
+
+def test_the_first_line_says_that_several_runs_are_an_ensemble(run: str, capsys: pytest.CaptureFixture[str]):
+    twin = shutil.copytree(run, f"{run}-twin", dirs_exist_ok=True)
+    assert main(["eval", run, twin]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"ensemble of 2: {run} + {twin}"
+
+
+def test_top5_of_three_classes_is_not_shown(run: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", run]) == 0
+    out = capsys.readouterr().out
+    assert "Top1" in out
+    assert "Top5" not in out

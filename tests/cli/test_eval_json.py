@@ -1,4 +1,4 @@
-"""The JSON of `mixmo eval` and of what is kept, to the letter: every key in its order, every value as the library's."""
+"""The JSON of `mixmo eval` is exact: every key in its order, every value as the library computes it."""
 
 import json
 from collections.abc import Callable
@@ -15,11 +15,13 @@ from mixmo.calibration.posthoc import Calibration, calibrate
 from mixmo.cli.app import main
 from mixmo.data.types import Dataset, Split
 from mixmo.evaluation import multiplex
-from mixmo.evaluation.saved_models import open_model
+from mixmo.evaluation.images import LabelledImages, SplitImages
+from mixmo.evaluation.models import open_models
+from mixmo.evaluation.pipeline import predict_images
 from mixmo.metrics import DETECTORS, METRICS, Diversity, Report, Scores, aupr, auroc, evaluate, fpr95
+from mixmo.metrics.logits import LabelledLogits
 from mixmo.reproduce import corruption, scores
 from mixmo.runs.directory import Run
-from mixmo.utils.progress import Work
 
 CPU = torch.device("cpu")
 KEYS = ("top1", "top5", "nll", "nllc", "brier", "ece", "ecec", "tace", "auc", "temperatures")
@@ -57,6 +59,10 @@ def three(logits_MNK: torch.Tensor, labels_N: torch.Tensor) -> dict[str, float]:
     return {name: METRICS[name](mean, labels_N).item() for name in ("top1", "top5", "nll")}
 
 
+def predicted(path: Path, images: LabelledImages, images_per_pass: int = 1) -> LabelledLogits:
+    return predict_images(open_models([path], "last", CPU), images, images_per_pass=images_per_pass)
+
+
 def cost(runs: list[Run]) -> dict[str, object]:
     stored = [run.json("scores.json") for run in runs]
     return {key: sum(each[key] for each in stored) for key in ("parameters", "multiply_adds")} | {"best_by": "test"}
@@ -67,7 +73,7 @@ def ensemble(runs: list[Run], which: str) -> dict[str, object]:
     return plain(evaluate(torch.cat([part.logits for part in parts]), parts[0].labels))
 
 
-def test_one_run(runs: list[Run], printed: Printed) -> None:
+def test_json_of_one_run(runs: list[Run], printed: Printed) -> None:
     for run in runs:
         best = {"best_epoch": run.json("scores.json")["best_epoch"]}
         epochs = {which: ensemble([run], which) for which in ("last", "best")}
@@ -77,15 +83,17 @@ def test_one_run(runs: list[Run], printed: Printed) -> None:
         assert printed(run.path, "--which", "last") == text(expected)
 
 
-def test_two_runs(runs: list[Run], printed: Printed) -> None:
+def test_json_of_two_runs_is_that_of_their_ensemble(runs: list[Run], printed: Printed) -> None:
     kept = {**cost(runs), **{which: ensemble(runs, which) for which in ("last", "best")}}
     paths = [run.path for run in runs]
     assert printed(*paths) == text({"runs": [str(path) for path in paths], **kept})
     assert text(scores.ensemble_scores(runs)) == text(kept)
 
 
-def test_saved_networks(runs: list[Run], digits: Dataset, tmp_path: Path, printed: Printed) -> None:
-    """With a temperature, sets and a threshold; with random sets; where no answer passes; with a temperature alone."""
+def test_json_of_saved_networks_has_the_scores_of_their_calibration(
+    runs: list[Run], digits: Dataset, tmp_path: Path, printed: Printed
+) -> None:
+    """Whole; with randomised sets; where every image is abstained; with a temperature alone."""
     whole = calibrate(*runs[0].logits("last"), level=0.8, risk=0.8)
     assert whole.selective is not None
     never = replace(whole, selective=replace(whole.selective, threshold=2.0))
@@ -94,7 +102,7 @@ def test_saved_networks(runs: list[Run], digits: Dataset, tmp_path: Path, printe
     for name, calibration in {"whole": whole, "random": random, "never": never, "bare": bare}.items():
         path = tmp_path / name
         mixmo.save_pretrained(mixmo.load(runs[0].path), path, calibration=calibration)
-        logits, labels = open_model(path, "last", CPU).answers(digits.test, Work(""))
+        logits, labels = predicted(path, SplitImages(digits.test))
         mean, prediction = logits.double().mean(0), mixmo.Prediction(logits, calibration)
         fitted = {key: METRICS[key](mean / whole.temperature, labels).item() for key in ("nll", "ece", "brier")}
         expected = {"models": [str(path)], "on": "digits", "images": 360, **plain(evaluate(logits, labels))}
@@ -113,9 +121,10 @@ def test_saved_networks(runs: list[Run], digits: Dataset, tmp_path: Path, printe
     assert list(found) == ["models", "on", "images", "ensemble", "members", "diversity"]
 
 
-def test_another_data_set(runs: list[Run], tmp_path: Path, printed: Printed) -> None:
+def test_json_of_ood_detection(runs: list[Run], tmp_path: Path, printed: Printed) -> None:
     other = f"folder:{noise(tmp_path / 'grey', {'train': 1, 'test': 1}, 'abc', (8, 8))}@8"
-    outside = open_model(runs[0].path, "last", CPU)(data.load(other, train=False).test.resident[..., :1]).logits
+    images, labels = data.load(other, train=False).test
+    outside = predicted(runs[0].path, SplitImages(Split(images[..., :1], labels))).logits
     detectors = {}
     for name in DETECTORS:
         both = [DETECTORS[name](logits) for logits in (runs[0].logits("last").logits, outside)]
@@ -125,20 +134,20 @@ def test_another_data_set(runs: list[Run], tmp_path: Path, printed: Printed) -> 
     assert printed(runs[0].path, "--ood", other) == text({"runs": [str(runs[0].path)], "ood": found})
 
 
-def test_several_images_a_pass(
+def test_json_of_multiplexed_inference(
     runs: list[Run], digits: Dataset, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In passes over the test set that take a second."""
+    """With a clock on which the test set takes a second."""
     monkeypatch.setattr(multiplex, "_timed", lambda call: (call(), 1.0))
     order = torch.randperm(360, generator=torch.Generator().manual_seed(0))
-    test, model = Split(digits.test.images[order], digits.test.labels[order]), open_model(runs[0].path, "last", CPU)
+    test = SplitImages(Split(digits.test.images[order], digits.test.labels[order]))
     rows = [
         {
             "images_per_pass": count,
             "members_per_image": 2 / count,
             "multiply_adds": runs[0].json("scores.json")["multiply_adds"] / count,
             "images_per_second": 360.0,
-            **pick(evaluate(*model.answers(test, Work(""), images_per_pass=count)).ensemble, KEYS),
+            **pick(evaluate(*predicted(runs[0].path, test, count)).ensemble, KEYS),
         }
         for count in (1, 2)
     ]
@@ -146,8 +155,8 @@ def test_several_images_a_pass(
     assert printed(runs[0].path, "--multiplex") == text({"runs": [str(runs[0].path)], "multiplexed": found})
 
 
-def test_what_is_kept_of_corrupted_digits(runs: list[Run], digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_scores_of_corrupted_digits(runs: list[Run], digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corruption, "corrupted_digits", lambda: digits.test)
-    pooled = three(*open_model(runs[0].path, "last", CPU).answers(digits.test, Work("")))
+    pooled = three(*predicted(runs[0].path, SplitImages(digits.test)))
     found = corruption.corrupted_scores(runs[:1], "last", Path("anywhere"), CPU)
     assert text(found) == text({"images": "digits, corrupted here", "pooled": pooled})

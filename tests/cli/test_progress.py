@@ -29,9 +29,9 @@ from mixmo.utils.progress import Work, shown
 CPU = torch.device("cpu")
 COMMANDS = {  # the work that each shows, and its number of parts if that is known
     "eval RUN --source weights": {"scoring runs": 2, "predicting test images": 360},
-    "eval RUN --multiplex": {"measuring each number of images a pass": 2, "predicting images": 360},
-    "eval RUN --on digits": {"models": 1, "scoring images": 360},
-    "eval RUN --on FOLDER/test": {"models": 1, "scoring images": 6},
+    "eval RUN --multiplex": {"measuring each number of images per pass": 2, "predicting images": 360},
+    "eval RUN --on digits": {"scoring images": 360},
+    "eval RUN --on FOLDER/test": {"scoring images": 6},
     "eval RUN --ood folder:FOLDER@16": {"decoding test-16 in FOLDER": 6, "predicting images of folder:FOLDER@16": 6},
     "predict RUN FOLDER": {"predicting images": 10},
     "analyse RUN": {"runs": 1, "analysing runs": 1, "comparing all predictors": len(DIVERSITY)},

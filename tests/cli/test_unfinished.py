@@ -1,4 +1,4 @@
-"""A run that has not ended answers with the weights it has, says of which step they are, and stays as it is."""
+"""Commands on a run that has not ended use its newest weights, name their step, and change nothing."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def content(run: Run) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(run.path.rglob("*")) if path.is_file()}
 
 
-def test_every_command_that_reads_weights(stopped: Run, tmp_path: Path) -> None:
+def test_commands_read_the_newest_weights_and_name_their_step(stopped: Run, tmp_path: Path) -> None:
     before, run = content(stopped), str(stopped.path)
     image = Path(__file__).parents[1] / "samples" / "sea.png"
     told = f"the training of {run} has not ended; its last weights so far are those of step 13, after epoch 2 of 3"
@@ -66,8 +66,8 @@ def test_every_command_that_reads_weights(stopped: Run, tmp_path: Path) -> None:
     assert Store(stopped.path.parent).finished() == []
 
 
-def test_the_scores_are_those_of_the_epochs(tmp_path: Path) -> None:
-    """Of the averaged weights, as they were scored during training; and the run goes on as if nobody had looked."""
+def test_scores_equal_those_of_the_scored_epochs(tmp_path: Path) -> None:
+    """Of the averaged weights; and the run resumes to the same result as one without interruption."""
     run = train(RECIPE, tmp_path / "run", QUIET, until=10)
     lines = run.metrics()
     with pytest.warns(Unfinished):
@@ -92,7 +92,7 @@ def test_the_scores_are_those_of_the_epochs(tmp_path: Path) -> None:
     assert scores.summary == score_runs([ended]).summary._replace(best_epoch=None)
 
 
-def test_without_averaged_weights(tmp_path: Path) -> None:
+def test_scores_without_averaged_weights_equal_those_of_the_epoch(tmp_path: Path) -> None:
     run = train(RECIPE.replace(average=0.0), tmp_path / "run", QUIET, until=5)
     with pytest.warns(Unfinished):
         scores = score_runs([run], epochs=["last"])
@@ -107,7 +107,9 @@ def renew(checkpoint: Path) -> None:
     (newer / "SHA256SUMS").unlink()
 
 
-def test_a_checkpoint_replaced_while_it_is_read(stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_replaced_while_it_is_read_is_read_again(
+    stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
     fill, reads = checkpoint.fill, 0
 
@@ -124,7 +126,9 @@ def test_a_checkpoint_replaced_while_it_is_read(stopped: Run, tmp_path: Path, mo
     assert reads == 2
 
 
-def test_a_state_replaced_while_it_is_read(stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_replaced_while_it_is_read_is_read_again(
+    stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, read = Run(shutil.copytree(stopped.path, tmp_path / "run")), checkpoint.read_state
 
     def replaced(path: Path) -> checkpoint.State:
@@ -137,10 +141,9 @@ def test_a_state_replaced_while_it_is_read(stopped: Run, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("until", [7, None])
-def test_a_training_that_goes_on_while_it_is_looked_at(
+def test_scores_are_of_the_weights_read_first_while_a_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int | None
 ) -> None:
-    """To another step, or to its end: all that is said is said of the weights that were read first."""
     recipe, fill = RECIPE.replace(average=0.0), checkpoint.Checkpoints.fill
     run = train(recipe, tmp_path / "run", QUIET, until=5)
     grey = noise(tmp_path / "grey", {"train": 1, "test": 1}, "abc", (8, 8))
@@ -168,7 +171,7 @@ def test_a_training_that_goes_on_while_it_is_looked_at(
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_checkpoint_replaced_while_they_are_listed(stopped: Run, tmp_path: Path, kept: bool) -> None:
+def test_a_checkpoint_replaced_while_they_are_listed_is_found(stopped: Run, tmp_path: Path, kept: bool) -> None:
     """Also if an older one is kept: that is not the newest."""
 
     class Replaced(checkpoint.Checkpoints):
@@ -184,27 +187,41 @@ def test_a_checkpoint_replaced_while_they_are_listed(stopped: Run, tmp_path: Pat
     assert Replaced(run.path / "checkpoints").latest() == run.path / "checkpoints" / "00000014"
 
 
-def test_what_is_not_there_yet(stopped: Run, tmp_path: Path, said: Callable[..., str]) -> None:
+def test_last_weights_are_scored_before_the_first_scored_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both epochs are the default, and there is no best one yet."""
     fresh = train(RECIPE, tmp_path / "fresh", QUIET, until=2)
-    assert "has not ended, and has no best weights yet, but the last ones (--which last); continue it" in said(
-        "eval", fresh.path
-    )
+    with pytest.warns(Unfinished):
+        expected = score_runs([fresh], epochs=["last"]).to_dict()
+    assert "last" in expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main(["eval", str(fresh.path), "--json", "--device", "cpu"]) == 0
+        assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
+        assert main(["eval", str(fresh.path), "--device", "cpu"]) == 0
+    assert f"{100 * expected['last']['ensemble']['top1']:.2f}" in capsys.readouterr().out
+
+
+def test_missing_files_of_an_unfinished_run_raise_an_error(
+    stopped: Run, tmp_path: Path, said: Callable[..., str]
+) -> None:
+    fresh = train(RECIPE, tmp_path / "fresh", QUIET, until=2)
+    assert "no best weights yet" in said("eval", fresh.path, "--which", "best")
     shutil.rmtree(fresh.path / "checkpoints")
-    assert "fresh/scores.json is missing: the training has not ended, and has no checkpoint yet; continue it" in said(
-        "eval", fresh.path
-    )
+    assert "no checkpoint yet" in said("eval", fresh.path)
     (fresh.path / "dataset.json").unlink()
-    assert "dataset.json is missing: the training has not ended" in said("eval", fresh.path)
+    assert "dataset.json is missing" in said("eval", fresh.path)
     several = Run.create(tmp_path / "several", RECIPE.replace(networks=2))
     shutil.copytree(stopped.path, several.path / "0")
-    not_begun = "several/1 is no run directory: that network has not begun to train"
+    not_begun = "several/1 is no run directory"
     for command in (["eval"], ["analyse"], ["analyse", "--csv"], ["plot", "filters", "--out", tmp_path / "a.png"]):
         assert not_begun in said(*command, several.path)
     with pytest.raises(UserError, match=not_begun):
         score_runs([several])
 
 
-def test_the_epoch_is_told_where_not_every_one_is_scored(tmp_path: Path) -> None:
+def test_the_warning_names_the_epoch_where_not_every_one_is_scored(tmp_path: Path) -> None:
     recipe, seldom = RECIPE.replace(epochs=4), dataclasses.replace(QUIET, score_every=2)
     for until, when in ((7, "step 7, before any epoch was scored"), (17, "step 17, after epoch 3 of 4")):
         run = train(recipe, tmp_path / "run", seldom, until=until, resume=True)
@@ -212,33 +229,30 @@ def test_the_epoch_is_told_where_not_every_one_is_scored(tmp_path: Path) -> None
             load_network(run)
 
 
-def test_a_run_in_the_home_folder(stopped: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_may_begin_with_the_home_folder(stopped: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(stopped.path.parent))
     with pytest.warns(Unfinished):
         assert mixmo.load("~/run").members == RECIPE.members
 
 
-def test_a_damaged_checkpoint_is_not_read(stopped: Run, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_raises_an_error(stopped: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
     best = next((run.path / "checkpoints").glob("best-*-00001-of-*"))
     data = bytearray(best.read_bytes())
     data[-1] ^= 1
     best.write_bytes(data)
-    with pytest.raises(UserError, match=r"00000013 cannot be used: .*best-.* is not as it was when it was saved"):
+    with pytest.raises(UserError, match="00000013"):
         load_network(run, "best")
 
 
-def test_a_digit_of_the_log_that_changed(stopped: Run, tmp_path: Path, said: Callable[..., str]) -> None:
-    """It is shown nowhere, as no --resume goes on with it; without its line, what is left is."""
+def test_a_changed_digit_of_the_log_raises_an_error(stopped: Run, tmp_path: Path, said: Callable[..., str]) -> None:
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
     log, picture = run.path / "metrics.jsonl", tmp_path / "a.png"
     one, two = log.read_text().splitlines(keepends=True)
     top1 = json.loads(two)["test"]["ensemble"]["top1"]
     log.write_text(one + two.replace(f'"top1": {top1}', f'"top1": {top1 + 0.1}'))
     for command in (["analyse"], ["analyse", "--csv"], ["plot", "dynamics", "--out", picture], ["eval"]):
-        assert "run/metrics.jsonl is not as it was written: its lines of epoch 2 are damaged, edited or of" in said(
-            *command, run.path
-        )
+        assert "metrics.jsonl" in said(*command, run.path)
     assert not picture.exists()
     log.write_text(one)
     assert main(["analyse", "--csv", str(run.path)]) == 0
@@ -246,18 +260,17 @@ def test_a_digit_of_the_log_that_changed(stopped: Run, tmp_path: Path, said: Cal
     assert len(run.metrics()) == 3
 
 
-def test_a_state_that_changed(stopped: Run, tmp_path: Path) -> None:
-    """What a checkpoint remembers accuses no line of the log if it was damaged itself."""
+def test_a_changed_state_raises_an_error(stopped: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
     state = run.path / "checkpoints" / "00000013" / "state.json"
     logged = json.loads(state.read_text())["logged"]
     state.write_text(state.read_text().replace(logged["1"], logged["2"]))
-    with pytest.raises(UserError, match=r"00000013 cannot be used: .*state.json is not as it was when it was saved"):
+    with pytest.raises(UserError, match=r"state\.json"):
         run.metrics()
 
 
-def test_a_line_of_the_log_that_was_damaged(stopped: Run, tmp_path: Path) -> None:
-    """A letter of a name, say, where the checkpoint is of an earlier version and does not know: the weights are."""
+def test_a_damaged_line_of_the_log_leaves_the_weights_usable(stopped: Run, tmp_path: Path) -> None:
+    """With a checkpoint of an earlier version, which has no checksums of the lines."""
     run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
     log, checkpoint = run.path / "metrics.jsonl", run.path / "checkpoints" / "00000013"
     state = json.loads((checkpoint / "state.json").read_text())

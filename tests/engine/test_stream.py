@@ -162,10 +162,9 @@ def test_a_class_that_was_renamed_since(root: Path, finished: Run, tmp_path: Pat
     assert score_runs([Run(copy)], "weights", epochs=["last"]).to_dict()["last"] == finished.json("scores.json")["last"]
     for part in ("train", "val"):
         (images / part / "class1").rename(images / part / name)
-    says = r"images@20 has changed since .*run was trained on it \(a class: class[01] -> (aardvark|class2)\); bring"
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match="have changed since"):
         score_runs([Run(copy)], "weights", epochs=["last"])
-    with pytest.raises(UserError, match=f"images@20 has classes that the model does not know: {name}"):
+    with pytest.raises(UserError, match="have changed since"):
         score_multiplexed([copy], "last", torch.device("cpu"))
 
 

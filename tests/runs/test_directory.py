@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from PIL import Image
 
 from mixmo import UserError
 from mixmo.cli.app import main
 from mixmo.engine import Runtime, train
-from mixmo.evaluation.run_scores import load_test, score_runs, stack
-from mixmo.metrics.logits import LabelledLogits
+from mixmo.evaluation.run_scores import score_runs
 from mixmo.recipes import named
 from mixmo.runs.directory import WHICH, Run, environment
 from mixmo.runs.network import load_network
@@ -540,31 +538,9 @@ def test_a_line_that_is_no_epoch(tmp_path: Path) -> None:
         Run(tmp_path).metrics()
 
 
-def test_runs_over_different_test_sets_are_no_ensemble(runs: list[Run]) -> None:
-    logits, labels, paths = torch.zeros(2, 4, 3), torch.tensor([0, 1, 2, 0]), [run.path for run in runs]
-    assert stack([LabelledLogits(logits, labels)] * 2, paths).logits.shape == (4, 4, 3)
-    for other in ((logits, labels.flip(0).roll(1)), (torch.zeros(2, 4, 5), labels), (logits[:, :3], labels[:3])):
-        with pytest.raises(UserError, match="was tested on other data than"):
-            stack([LabelledLogits(logits, labels), LabelledLogits(*other)], paths)
-
-
 def test_weights_of_no_epoch(runs: list[Run]):
     with pytest.raises(UserError, match="unknown epoch 'middle'; there are: best, last"):
         load_network(runs[0], "middle")
-
-
-def test_only_the_test_images_of_a_run_are_read(runs: list[Run], tmp_path: Path) -> None:
-    """Of a large folder, say, the train images take hours."""
-    image = Image.new("L", (8, 8))
-    for label in runs[0].json("dataset.json")["classes"]:
-        for part in ("train", "test"):
-            (tmp_path / "images" / part / label).mkdir(parents=True)
-            image.save(tmp_path / "images" / part / label / "1.png")
-    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
-    run.write_recipe(run.recipe.replace(dataset=f"folder:{tmp_path}/images@8"))
-    (run.path / "SHA256SUMS").unlink()  # takes the recipe as it is now
-    assert len(load_test(run, None, torch.device("cpu")).test.labels) == 10
-    assert [path.name.rpartition("-")[0] for path in (tmp_path / "images" / ".mixmo-cache").iterdir()] == ["test-8"]
 
 
 def test_the_best_epoch_is_told_of_one_run_alone(runs: list[Run]) -> None:

@@ -7,7 +7,8 @@ from typing import Literal
 from rich.table import Table
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.console import Output, grid, number
+from mixmo.cli.console import grid, number
+from mixmo.cli.tables import letters, print_line, print_table
 from mixmo.engine import Runtime
 from mixmo.evaluation.analysis import Analysis, analyse, columns, to_csv
 from mixmo.evaluation.analysis.summary import LAST, THRESHOLDS
@@ -21,12 +22,18 @@ def main(arguments: list[str]) -> None:
     into.add_argument("runs", nargs="+", type=Path, help="run directories, tested on the same data")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of the weights and logits")
     into.add_argument(
-        "--thresholds", nargs="+", type=float, default=list(THRESHOLDS), help="a filter is active from here on"
+        "--thresholds",
+        nargs="+",
+        type=float,
+        default=list(THRESHOLDS),
+        help="shares of a layer's largest l1 norm from which on a filter is active",
     )
     into.add_argument("--last", type=int, default=LAST, help="epochs to average over")
-    into.add_argument("--measure", default="ratio_error", help="diversity shown pair by pair (`mixmo list metrics`)")
+    into.add_argument(
+        "--measure", default="ratio_error", help="diversity measure shown for each pair (`mixmo list metrics`)"
+    )
     into.add_argument("--json", action="store_true", help="print everything as JSON")
-    into.add_argument("--csv", action="store_true", help="print the training dynamics as CSV, a line an epoch")
+    into.add_argument("--csv", action="store_true", help="print the training dynamics as CSV, one line per epoch")
     into.add_argument("--device", default="auto", help="where to test a run that has not ended")
     into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, for such a run")
     parsed = parse(into, arguments)
@@ -47,17 +54,16 @@ def main(arguments: list[str]) -> None:
 
 
 def show(found: Analysis, measure: str) -> None:
-    """The analysis as tables. Runs go by letters, so that the columns stay narrow."""
-    console = Output(100)
-    letters = [chr(ord("A") + i) if i < 26 else f"{i}:" for i in range(len(found.runs))]
-    for letter, run in zip(letters, found.runs, strict=True):
-        console.print(f"{letter}  {run.run} ({found.which} epoch)", soft_wrap=True)
-    for make in (members_table, encoders_table, filters_table, dynamics_table):
-        console.print()
-        console.print(make(found, letters))
+    """Print the analysis as tables, with letters for the runs."""
+    short = letters(len(found.runs))
+    for letter, run in zip(short, found.runs, strict=True):
+        print_line(f"{letter}  {run.run} ({found.which} epoch)")
+    tables = [make(found, short) for make in (members_table, encoders_table, filters_table, dynamics_table)]
     if len(found.predictors) > 1:
-        console.print()
-        console.print(diversity_table(found, letters, measure))
+        tables.append(diversity_table(found, short, measure))
+    for table in tables:
+        print()
+        print_table(table, wrap=table is tables[1])  # it lists every channel
 
 
 def members_table(found: Analysis, letters: list[str]) -> Table:

@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "train on the embedded digits and show two subnetworks in one network",
     "train": "train a recipe into a run directory",
     "eval": "score a run or a saved network, or several as one ensemble",
+    "compare": "scores and recipes of runs side by side, mean and std over seeds",
     "predict": "classes, probabilities and uncertainty of image files",
     "data": "download, check and corrupt data sets",
     "export": "write a network as one ONNX or PyTorch file",

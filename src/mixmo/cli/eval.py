@@ -6,40 +6,43 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from mixmo.cli import tables
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.tables import print_answers, print_corruptions, print_multiplexed, print_ood, print_report
 from mixmo.engine import Runtime
 from mixmo.evaluation.labelled_images import ModelScores, score_models
+from mixmo.evaluation.models import networks
 from mixmo.evaluation.multiplex import MultiplexScores, score_multiplexed
+from mixmo.evaluation.pipeline import check_different
 from mixmo.evaluation.robustness import CorruptionScores, OodScores, corruptions_so_far, score_ood
-from mixmo.evaluation.run_scores import RunScores, check_different, score_runs
-from mixmo.evaluation.saved_models import networks
+from mixmo.evaluation.run_scores import RunScores, score_runs
 from mixmo.hub.loading import MODEL
-from mixmo.runs.directory import WHICH, Run, is_run
+from mixmo.runs.directory import Run, is_run
 from mixmo.utils.errors import UserError
 
-ONE = ("--corruptions", "--ood")  # of which a user may well want several
+ONE = ("--corruptions", "--ood")  # users may try to give several
 
 
 class OtherScores(NamedTuple):
-    """Of what was asked for instead, as far as it is there."""
+    """Scores of --corruptions, --ood and --multiplex, as far as they are computed."""
 
     models: list[str]
-    saved: bool  # some of them, at least; else all are runs
+    saved: bool  # some are no runs
     corrupted: CorruptionScores | None = None
     ood: OodScores | None = None
     multiplexed: MultiplexScores | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        asked = {"corrupted": self.corrupted, "ood": self.ood, "multiplexed": self.multiplexed}
-        found = {name: scores.to_dict() for name, scores in asked.items() if scores is not None}
+        """Return plain dicts, lists and numbers, ready for JSON."""
+        parts = {"corrupted": self.corrupted, "ood": self.ood, "multiplexed": self.multiplexed}
+        found = {name: scores.to_dict() for name, scores in parts.items() if scores is not None}
         return {"models" if self.saved else "runs": self.models, **found}
 
 
 def main(arguments: list[str]) -> None:
     into = parser(
         "eval",
-        "Score a run directory, also one that has not ended, or a saved network; several are scored as one ensemble.",
+        "Score a run directory, also one that has not ended, or a saved network. Several are scored as one ensemble; "
+        "`mixmo compare` shows runs side by side.",
     )
     into.add_argument("models", nargs="+", type=Path, help=f"each a {MODEL}")
     into.add_argument(
@@ -57,10 +60,15 @@ def main(arguments: list[str]) -> None:
         "--corruptions", type=Path | None, default=None, help="score on the corrupted test set in this folder instead"
     )
     into.add_argument(
-        "--ood", type=str | None, default=None, help="score how well this other data set is told apart instead"
+        "--ood",
+        type=str | None,
+        default=None,
+        help="score OOD detection of this other data set instead: AUROC, AUPR, FPR95",
     )
     into.add_argument(
-        "--multiplex", action="store_true", help="score on 1, 2, ... M images a pass, with the speed, instead"
+        "--multiplex",
+        action="store_true",
+        help="score multiplexed inference instead: accuracy and speed with 1, 2, ... M different images per pass",
     )
     into.add_argument(
         "--which",
@@ -77,56 +85,52 @@ def main(arguments: list[str]) -> None:
             raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
     scores: RunScores | ModelScores | OtherScores | None = None
     try:
-        for scores in scored(parsed):  # noqa: B007 - they are wanted afterwards
+        for scores in scored(parsed):  # noqa: B007 - the last one is printed
             pass
     finally:  # also what was scored before Ctrl-C
         if scores and parsed.json:
             print(json.dumps(scores.to_dict(), indent=2))
         elif scores:
-            show(scores, " + ".join(str(path) for path in parsed.models))
+            show(scores, tables.heading(parsed.models))
 
 
 def scored(parsed: Namespace) -> Iterator[RunScores | ModelScores | OtherScores]:
-    """What is asked for, as far as it is there."""
+    """Yield the scores, those of --corruptions, --ood and --multiplex as far as they are computed."""
     device, which = Runtime(device=parsed.device).resolve(), parsed.which or "last"
     paths = [path for given in parsed.models for path in networks(given)]
     check_different(paths)
-    asked = {"--corruptions": parsed.corruptions, "--ood": parsed.ood, "--multiplex": parsed.multiplex}
-    others = [option for option, value in asked.items() if value]
-    saved = [path for path in paths if not is_run(path)]
+    saved = not all(map(is_run, paths))
     if parsed.on is not None and parsed.corruptions is not None:
         raise UserError("--corruptions brings its own labelled images; leave --on out")
-    if not others:
+    if not (parsed.corruptions or parsed.ood or parsed.multiplex):
         if parsed.on is not None or saved:
             yield score_models(parsed.models, parsed.on, which, device, parsed.data)
         else:
-            epochs = WHICH if parsed.which is None else (parsed.which,)
+            epochs = None if parsed.which is None else (parsed.which,)
             yield score_runs([Run(path) for path in paths], parsed.source, device, parsed.data, epochs)
         return
-    scores = OtherScores([str(path) for path in paths], saved=bool(saved))
+    scores = OtherScores([str(path) for path in paths], saved)
     if parsed.corruptions is not None:
         for corrupted in corruptions_so_far(paths, parsed.corruptions, which, device, parsed.data):
-            scores = scores._replace(corrupted=corrupted)
-            yield scores
+            yield (scores := scores._replace(corrupted=corrupted))
     if parsed.ood is not None:
         found = score_ood(paths, parsed.ood, which, device, parsed.data, parsed.source, parsed.on)
-        scores = scores._replace(ood=found)
-        yield scores
+        yield (scores := scores._replace(ood=found))
     if parsed.multiplex:
         yield scores._replace(multiplexed=score_multiplexed(paths, which, device, parsed.data, parsed.on))
 
 
 def show(scores: RunScores | ModelScores | OtherScores, title: str) -> None:
-    """The scores as tables."""
+    """Print the scores as tables."""
     match scores:
         case RunScores():
-            print_report(scores, title)
+            tables.print_report(scores, title)
         case ModelScores():
-            print_answers(scores, title)
+            tables.print_model_scores(scores, title)
         case OtherScores():
             if scores.corrupted:
-                print_corruptions(scores.corrupted, title)
+                tables.print_corruptions(scores.corrupted, title)
             if scores.ood:
-                print_ood(scores.ood, title)
+                tables.print_ood(scores.ood, title)
             if scores.multiplexed:
-                print_multiplexed(scores.multiplexed, title)
+                tables.print_multiplexed(scores.multiplexed, title)

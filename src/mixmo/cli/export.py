@@ -13,7 +13,7 @@ from mixmo import data
 from mixmo.augment.basic import normalise
 from mixmo.cli.arguments import parse, parser
 from mixmo.data.types import Split
-from mixmo.evaluation.saved_models import Model
+from mixmo.evaluation.models import Model
 from mixmo.exporters.export import check_target, export
 from mixmo.hub.loading import MODEL, load
 from mixmo.models import Ensemble
@@ -102,7 +102,7 @@ def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | No
         dataset = data.load(dataset_name(parsed.model, about), parsed.data, train=int8)
         if about.classes not in (None, dataset.classes):
             raise UserError(f"{dataset.name} has other classes than {parsed.model}; bring back what it was trained on")
-        model = Model(Path(parsed.model), [net], about, torch.device("cpu"), stored=False)
+        model = Model(Path(parsed.model), net, about, torch.device("cpu"), stored=False)
         if int8:
             calibration, _ = sample(dataset.train, model, parsed.normalise, CALIBRATION)
         return calibration, sample(dataset.test, model, parsed.normalise)
@@ -133,5 +133,5 @@ def sample(split: Split, model: Model, pixels: bool, count: int | None = None) -
     chosen = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(0))[:most].sort().values
     mean, std = ((0.0,) * channels, (1.0,) * channels) if pixels else (about.mean, about.std)
     parts = list(Split(split.images[chosen], split.labels[chosen]).batches(100))
-    images = torch.cat([normalise(model.prepared(part.resident), mean, std) for part in parts])
+    images = torch.cat([normalise(model.prepare(part.resident), mean, std) for part in parts])
     return images.contiguous(), torch.cat([part.labels for part in parts])

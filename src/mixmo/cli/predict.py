@@ -1,5 +1,6 @@
 """mixmo predict MODEL PATHS... [--format csv|json|parquet] [--out FILE] [--calibrate-on FOLDER]"""
 
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -10,16 +11,21 @@ from typing import Any, Literal
 import torch
 
 from mixmo.calibration.posthoc import Calibration, calibrate
+from mixmo.calibration.selective import Selective
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.rows import Row, Rows, check_out, writing
 from mixmo.engine import Runtime
-from mixmo.evaluation.saved_models import Model, file_answers, open_model
+from mixmo.evaluation.images import FileImages, read_files
+from mixmo.evaluation.models import Model, open_models
+from mixmo.evaluation.pipeline import predict_images
 from mixmo.hub.loading import MODEL, validation_calibration
+from mixmo.inference.predict import predict
 from mixmo.inference.prediction import Prediction
 from mixmo.inference.preparation import find_images
 from mixmo.models.metadata import About
 from mixmo.runs.directory import Run, is_run
 from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work
 
 UNCERTAINTY = ("entropy", "mutual_information", "disagreement", "energy")
 COLUMNS = {
@@ -31,14 +37,16 @@ COLUMNS = {
 
 
 def main(arguments: list[str]) -> None:
-    into = parser("predict", "LabelledLogits and their uncertainty for image files, a row each, written as they come.")
+    into = parser(
+        "predict", "Predict image files: one row each with the class, its probability and uncertainty, written at once."
+    )
     into.add_argument("model", type=Path, help=MODEL)
     into.add_argument("paths", nargs="+", type=Path, help="image files, and folders of them at any depth")
     into.add_argument(
         "--format",
         type=Literal["csv", "json", "parquet"],
         default="csv",
-        help="of the rows; in csv, sets are JSON arrays",
+        help="of the rows; in csv, prediction sets are JSON arrays",
     )
     into.add_argument("--out", type=Path | None, default=None, help="file to write, FILE.part until it is complete")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
@@ -50,61 +58,89 @@ def main(arguments: list[str]) -> None:
         "was saved with the model, or the validation images of the run",
     )
     into.add_argument("--sets", type=Literal["lac", "aps", "raps"] | None, default=None, help="conformal method (lac)")
-    into.add_argument("--level", type=float | None, default=None, help="how often a set holds the true class (0.9)")
-    into.add_argument("--risk", type=float | None, default=None, help="most wrong answers, of those given (0.05)")
+    into.add_argument(
+        "--level", type=float | None, default=None, help="target coverage of the conformal prediction sets (0.9)"
+    )
+    into.add_argument("--risk", type=float | None, default=None, help="maximum selective risk (0.05)")
     into.add_argument("--device", default="auto", help="where to predict")
     parsed = parse(into, arguments)
     check_out(parsed.format, parsed.out)
     paths = list(find_images(parsed.paths))
     if not paths:
         raise UserError(f"there are no images in {', '.join(map(str, parsed.paths))}; give files, or folders of them")
-    model = open_model(parsed.model, parsed.which, Runtime(device=parsed.device).resolve())
-    calibration = calibrated(model, parsed)
-    failed = write_all(model, calibration, paths, parsed)
+    models = open_models([parsed.model], parsed.which, Runtime(device=parsed.device).resolve())
+    calibration = calibrated(models, parsed)
+    if calibration is not None and calibration.selective is not None and calibration.selective.coverage == 0:
+        print(no_guarantee(calibration.selective, calibration.samples), file=sys.stderr)
+    failed = write_all(models, calibration, paths, parsed)
     if failed:
         print(f"{failed} of {len(paths)} files skipped, {len(paths) - failed} predicted", file=sys.stderr)
 
 
-def calibrated(model: Model, parsed: Namespace) -> Calibration | None:
-    """Fitted on what the user gives, else on the run's validation images, else as saved; never on the test set."""
-    asked = {"method": parsed.sets, "level": parsed.level, "risk": parsed.risk}
-    settings = {name: value for name, value in asked.items() if value is not None}
+def calibrated(models: Sequence[Model], parsed: Namespace) -> Calibration | None:
+    """Fit to what the user gives, else to the run's validation images, else take the saved one; never the test set."""
+    given = {"method": parsed.sets, "level": parsed.level, "risk": parsed.risk}
+    settings = {name: value for name, value in given.items() if value is not None}
     if parsed.calibrate_on is not None:
-        return calibrate(*file_answers(model, parsed.calibrate_on, "calibrating on"), **settings)
-    single_run = is_run(parsed.model) and len(model.nets) == 1
+        held_out = predict_images(models, FileImages(parsed.calibrate_on), "calibrating on images")
+        return calibrate(*held_out, **settings)
+    single_run = is_run(parsed.model) and len(models) == 1
     if settings and single_run and Run.open(parsed.model).recipe.validation:
         return validation_calibration(Run.open(parsed.model), parsed.which, **settings)
     if settings:
-        raise UserError(
-            f"--{next(iter(settings)).replace('method', 'sets')} needs held-out images to fit to; give some with "
-            "--calibrate-on FOLDER"
-        )
-    fitted = model.calibration
+        option = next(iter(settings)).replace("method", "sets")
+        raise UserError(f"--{option} needs held-out images to fit to; give some with --calibrate-on FOLDER")
+    fitted = models[0].about.calibration if len(models) == 1 else None
     if fitted is None or fitted.conformal is None:
         known = "no calibration: no calibrated probabilities," if fitted is None else "a temperature but no"
         remedy = "--calibrate-on FOLDER fits them to held-out images of known classes"
-        print(f"{parsed.model} has {known} sets and abstain flags; {remedy}", file=sys.stderr)
+        print(f"{parsed.model} has {known} prediction sets and abstain flags; {remedy}", file=sys.stderr)
     return fitted
 
 
-def write_all(model: Model, calibration: Calibration | None, paths: Sequence[str], parsed: Namespace) -> int:
-    """A row for every image that can be read; gives how many cannot."""
-    failed = 0
+def no_guarantee(selective: Selective, samples: int) -> str:
+    """Say why every image is marked as abstained, and how many held-out images are needed at least."""
+    needed = fewest(selective.risk, selective.delta)
+    least = f" (at least {needed:,})" if samples < needed else ""
+    return (
+        f"a selective risk of at most {100 * selective.risk:g} % cannot be guaranteed with these {samples:,} held-out "
+        f"images, so abstain is true for every image; calibrate on more of them{least}, or give a larger --risk"
+    )
+
+
+def fewest(risk: float, delta: float) -> int:
+    """The fewest held-out images with which a risk can be guaranteed: if the more confident half has no error.
+
+    The first set that `fit_selective` tries is that half, at confidence 1 - delta / ceil(log2 n); without an error in n
+    samples the exact upper limit of the risk is 1 - (delta / steps)^(1 / n).
+
+    >>> fewest(0.05, 0.05)
+    197
+    """
+    samples = 2
+    while math.ceil(samples / 2) * math.log1p(-risk) > math.log(delta / math.ceil(math.log2(samples))):
+        samples += 1
+    return samples
+
+
+def write_all(models: Sequence[Model], calibration: Calibration | None, paths: Sequence[str], parsed: Namespace) -> int:
+    """Write a row for every image that can be read; return how many cannot."""
+    nets, model, skipped = [model.net for model in models], models[0], set[str]()
     torch.manual_seed(0)  # for randomised sets: the same rows each time
-    with ExitStack() as stack:
-        rows: Rows | None = None  # nothing is left behind where nothing can be read
-        for read in model.read(paths, "predicting"):
-            failed += len(read.failed)
+    with ExitStack() as stack, Work("predicting images", len(paths)) as work:
+        rows: Rows | None = None  # no file is made where nothing can be read
+        for read in read_files(paths, model, model.batch, work, skipped):
             if read.paths:
                 rows = rows or stack.enter_context(writing(parsed.format, parsed.out, COLUMNS))
-                rows.write(describe(read.paths, model(read.images, calibration), model.about))
-    if failed == len(paths):
-        raise UserError(f"none of the {failed} files can be read as an image; check the paths")
-    return failed
+                prediction = predict(nets, read.images, calibration=calibration, batch_size=model.batch)
+                rows.write(describe(read.paths, prediction, model.about))
+    if rows is None:
+        raise UserError(f"none of the {len(paths)} files can be read as an image; check the paths")
+    return len(skipped)
 
 
 def describe(paths: list[str], prediction: Prediction, about: About) -> list[Row]:
-    """The rows of a batch."""
+    """Return the rows of a batch."""
     names = about.classes or [str(k) for k in range(prediction.probs.shape[1])]
     columns: dict[str, list[Any]] = {
         "path": [path.encode(errors="backslashreplace").decode() for path in paths],  # a name may be no UTF-8

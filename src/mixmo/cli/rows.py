@@ -1,4 +1,4 @@
-"""Rows of a table written as they come, to a file or to standard output."""
+"""Write the rows of a table batch by batch, to a file or to standard output."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ class Rows(Protocol):
 
 
 class CsvRows:
-    """Comma-separated. A list is a JSON array, whatever its words hold: [] is one without any, None is empty."""
+    """Comma-separated values. A list is a JSON array, None an empty cell."""
 
     def __init__(self, file: TextIO) -> None:
         self.file, self.writer = file, csv.writer(file, lineterminator="\n")
@@ -39,7 +39,7 @@ class CsvRows:
 
 
 class JsonRows:
-    """One JSON array, one object a line."""
+    """One JSON array, one object per line."""
 
     def __init__(self, file: TextIO) -> None:
         self.file, self.before = file, "[\n"
@@ -56,7 +56,7 @@ class JsonRows:
 
 
 class ParquetRows:
-    """A Parquet file, one group of rows a batch."""
+    """A Parquet file, one row group per batch."""
 
     def __init__(self, file: BinaryIO, schema: Any) -> None:
         import pyarrow.parquet
@@ -73,11 +73,9 @@ class ParquetRows:
 
 
 def check_out(form: str, out: Path | None) -> None:
-    """Whatever would keep the rows from being written, said before they are computed."""
+    """Raise an error, before anything is computed, if the rows could not be written."""
     if out is not None and out.exists():
         raise UserError(f"{out} exists already; give another --out, or remove it")
-    if out is not None and _unfinished(out).exists():
-        raise UserError(f"{_unfinished(out)} holds the rows of a command that was cut, or still runs; remove it")
     if out is not None and not out.parent.is_dir():
         raise UserError(f"{out.parent} is no folder to write {out.name} to; make it first")
     if form == "parquet":
@@ -88,9 +86,9 @@ def check_out(form: str, out: Path | None) -> None:
 
 @contextmanager
 def writing(form: str, out: Path | None, types: dict[str, str]) -> Iterator[Rows]:
-    """Where rows with these columns go; `types` are str, float, bool or list.
+    """Open the output for rows with these columns; `types` are str, float, bool or list.
 
-    A file has the name FILE.part until it is complete. If all fails, it keeps that name and the rows that came.
+    A file has the name FILE.part until it is complete, and keeps it with the rows so far after an error.
     """
     try:
         if out is None:
@@ -102,13 +100,13 @@ def writing(form: str, out: Path | None, types: dict[str, str]) -> Iterator[Rows
                 with _rows(form, file, types) as rows:
                     yield rows
             except BaseException:
-                print(f"{_unfinished(out)} keeps the rows that were written so far", file=sys.stderr)
+                print(f"{_unfinished(out)} holds the rows written so far", file=sys.stderr)
                 raise
         _unfinished(out).rename(out)
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe, which is no error
         raise
     except OSError as error:
-        where = "standard output" if out is None else out
+        where = error.filename or out or "standard output"
         raise UserError(f"{where} cannot be written ({error.strerror or error}); make room, or name another") from error
 
 

@@ -1,43 +1,96 @@
-"""Scores as tables on the terminal."""
+"""Scores as tables on the terminal, 80 columns wide where they fit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 from mixmo.cli.console import Output, grid, number
+from mixmo.evaluation.comparison import Comparison
 from mixmo.evaluation.labelled_images import ModelScores
 from mixmo.evaluation.multiplex import MultiplexScores
 from mixmo.evaluation.robustness import BriefScores, CorruptionScores, OodScores, mean
 from mixmo.evaluation.run_scores import RunScores
-from mixmo.metrics import Diversity, Report
+from mixmo.metrics import Diversity, Report, Scores
 
-SCORED = ("who", "Top1 %", "Top5 %", "NLL", "NLLc", "ECE", "Brier")
+COLUMNS = {"top1": "Top1 %", "top5": "Top5 %", "nll": "NLL", "nllc": "NLLc", "ece": "ECE", "brier": "Brier"}
+SCORED = ("who", *COLUMNS.values())
+
+
+def heading(models: Sequence[object]) -> str:
+    """Name what is scored: one model, or an ensemble."""
+    names = " + ".join(map(str, models))
+    return names if len(models) == 1 else f"ensemble of {len(models)}: {names}"
+
+
+def letters(count: int) -> list[str]:
+    """Short names of runs, so that columns stay narrow.
+
+    >>> letters(3)
+    ['A', 'B', 'C']
+    """
+    return [chr(ord("A") + i) if i < 26 else f"{i}:" for i in range(count)]
+
+
+def width(table: Table) -> int:
+    """Measure the columns of text that a table takes."""
+    wide = Console(width=1000)
+    return Measurement.get(wide, wide.options, table).maximum
+
+
+def print_table(table: Table, wrap: bool = False) -> None:
+    """Print a table whole, even if it is wider than 80 columns and the terminal; or wrap its cells there."""
+    Output(80 if wrap else max(80, width(table))).print(table)
+
+
+def print_line(text: str, style: str = "") -> None:
+    """Print a line, which the terminal may wrap."""
+    Output(80).print(text, style=style, soft_wrap=True)
+
+
+def _shown(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The scores to show: Top5 only where it is not 100 % in every row, as with five or fewer classes."""
+    return [name for name in COLUMNS if name != "top5" or any(row.get("top5", 1.0) != 1.0 for row in rows)]
+
+
+def _cells(scores: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Scores as text: shares in percent, a dash for what is not there."""
+    values = {name: scores.get(name) for name in names}
+    return [
+        number(value and 100 * value, 2) if name in ("top1", "top5") else number(value)
+        for name, value in values.items()
+    ]
 
 
 def print_report(scores: RunScores, title: str) -> None:
-    """The scores of a run or an ensemble: last and best epoch, ensemble and members, diversity, cost."""
-    console, summary = Output(100), scores.summary
-    console.print(title, style="bold", soft_wrap=True)  # a table's own title would be wrapped to its width
+    """Print the scores of a run or an ensemble: last and best epoch, ensemble and members, diversity, cost."""
+    summary, names = scores.summary, _shown(row._asdict() for r in scores.reports.values() for row in r.members)
+    print_line(title, "bold")  # a table's own title would be wrapped to its width
+    if scores.stored:
+        print_line("stored scores, from scores.json: there are no logits to compute them from")
     first, report = next(iter(scores.reports.items()))
-    table = grid("epoch", *SCORED, *report.ensemble.own, words=2)
+    table = grid("epoch", "who", *[COLUMNS[name] for name in names], *report.ensemble.own, words=2)
     for which in scores.reports:
         epoch = which if which == "last" or summary.best_epoch is None else f"best ({summary.best_epoch})"
-        for i, row in enumerate(_members(scores.reports[which])):
+        for i, row in enumerate(_members(scores.reports[which], names)):
             table.add_row("" if i else epoch, *row)
-    console.print(table)
+    print_table(table)
     if report.diversity:
-        console.print(f"between members, {first} epoch: {_diversity(report.diversity)}")
+        print_line(f"between members, {first} epoch: {_diversity(report.diversity)}")
     operations = f"{summary.multiply_adds / 1e9:.4f} G multiply-adds"
-    console.print(f"{summary.parameters:,} parameters, {operations} a prediction")
+    print_line(f"{summary.parameters:,} parameters, {operations} per prediction")
     if "best" in scores.reports and summary.best_by == "test":
-        console.print("best epoch chosen by the test set, as in the paper; --validation N chooses it honestly")
+        print_line("best epoch chosen by the test set, as in the paper (--validation N avoids this)")
 
 
-def _members(report: Report) -> list[list[str]]:
-    """Rows of `SCORED` and of the user's own metrics: the ensemble and its members, or the network."""
-    rows = [("ensemble" if len(report.members) > 1 else "network", report.ensemble)]
+def _members(report: Report, names: Sequence[str]) -> list[list[str]]:
+    """Rows of scores, user-defined ones last: the ensemble and its members, or the network."""
+    rows: list[tuple[str, Scores]] = [("ensemble" if len(report.members) > 1 else "network", report.ensemble)]
     if len(report.members) > 1:
         rows += [(f"member {m}", member) for m, member in enumerate(report.members)]
-    return [
-        [who, _percent(s.top1), _percent(s.top5), *map(number, (s.nll, s.nllc, s.ece, s.brier, *s.own.values()))]
-        for who, s in rows
-    ]
+    return [[who, *_cells(s._asdict(), names), *map(number, s.own.values())] for who, s in rows]
 
 
 def _percent(share: float) -> str:
@@ -49,56 +102,57 @@ def _diversity(diversity: Diversity) -> str:
     return ", ".join([f"ratio-error {diversity.ratio_error:.3f}", f"agreement {_percent(diversity.agreement)} %", *own])
 
 
-def print_answers(scores: ModelScores, title: str) -> None:
-    """The scores of networks on labelled images, and whether their calibration holds there."""
-    console, report = Output(100), scores.report
-    console.print(f"{title} on {scores.on}, {scores.images:,} images", style="bold", soft_wrap=True)
-    table = grid(*SCORED, *report.ensemble.own)
-    for row in _members(report):
+def print_model_scores(scores: ModelScores, title: str) -> None:
+    """Print the scores of networks on labelled images, and of their calibration."""
+    report, names = scores.report, _shown(row._asdict() for row in scores.report.members)
+    print_line(f"{title} on {scores.on}, {scores.images:,} images", "bold")
+    table = grid("who", *[COLUMNS[name] for name in names], *report.ensemble.own)
+    for row in _members(report, names):
         table.add_row(*row)
-    console.print(table)
+    print_table(table)
     if report.diversity:
-        console.print(f"between members: {_diversity(report.diversity)}")
+        print_line(f"between members: {_diversity(report.diversity)}")
     if scores.calibration is None:
         return
-    fitted, sets, answered = scores.calibration
-    console.print(
-        f"at its temperature {fitted.temperature:.4g}: NLL {fitted.nll:.4f}, ECE {fitted.ece:.4f}, "
-        f"Brier {fitted.brier:.4f}"
+    fitted, sets, selective = scores.calibration
+    print_line(
+        f"at temperature {fitted.temperature:.4g}: NLL {fitted.nll:.4f}, ECE {fitted.ece:.4f}, Brier {fitted.brier:.4f}"
     )
     if sets:
-        console.print(
-            f"its sets hold the true class for {_percent(sets.held)} % (asked for {100 * sets.level:g} %), "
-            f"with {sets.size:.2f} classes on average"
+        print_line(
+            f"conformal sets: coverage {_percent(sets.held)} % (target {100 * sets.level:g} %), "
+            f"{sets.size:.2f} classes on average"
         )
-    if answered:
-        wrong = "" if answered.wrong is None else f"; of these {_percent(answered.wrong)} % are wrong"
-        console.print(
-            f"it answers {_percent(answered.share)} % and abstains elsewhere{wrong} "
-            f"(asked for {100 * answered.risk:g} % at most)"
+    if selective:
+        risk = "-" if selective.wrong is None else f"{_percent(selective.wrong)} %"
+        print_line(
+            f"selective prediction: coverage {_percent(selective.share)} %, selective risk {risk} "
+            f"(maximum {100 * selective.risk:g} %)"
         )
 
 
 def print_corruptions(scores: CorruptionScores, title: str) -> None:
-    """Error for every corruption and severity, their means, and the scores over everything."""
-    console = Output(100)
+    """Print Top1 for every corruption and severity, the means, and the scores over everything."""
     severities = [str(severity) for severity in next(iter(scores.corruptions.values()))]
-    console.print(f"{title} on {scores.folder}", style="bold", soft_wrap=True)
-    table = grid("Top1 % at severity", *severities, "mean", "Top5 %", "NLL")
-    for name, cells in scores.corruptions.items():
-        table.add_row(name, *[_percent(cell.top1) for cell in cells.values()], *_three(mean(cells.values())))
+    names = [name for name in _shown([scores.pooled._asdict()]) if name in BriefScores._fields]
     blank = [""] * len(severities)
+    print_line(f"{title} on {scores.folder}", "bold")
+    table = grid("Top1 % at severity", *severities, "mean", *[COLUMNS[name] for name in names[1:]])
+    for name, cells in scores.corruptions.items():
+        means = _cells(mean(cells.values())._asdict(), names)
+        table.add_row(name, *[_percent(cell.top1) for cell in cells.values()], *means)
     table.add_section()
-    table.add_row("all of them, pooled", *blank, *_three(scores.pooled))
-    table.add_row("clean test set", *blank, *_three(scores.clean))
-    console.print(table)
-    console.print(
+    table.add_row("all of them, pooled", *blank, *_cells(scores.pooled._asdict(), names))
+    table.add_row("clean test set", *blank, *_cells(scores.clean._asdict(), names))
+    print_table(table)
+    print_line(
         "mean corruption error: not all of the 15 common corruptions were scored"
         if scores.mce is None
         else f"mean corruption error over the 15 common corruptions (unnormalised): {_percent(scores.mce)} %"
     )
-    console.print(
-        f"{_epoch(scores.which)}{scores.images:,} images a severity, severities {', '.join(severities)}; no temperature"
+    print_line(
+        f"{_epoch(scores.which)}{scores.images:,} images per severity, severities {', '.join(severities)}; "
+        "no temperature"
     )
 
 
@@ -107,30 +161,23 @@ def _epoch(which: str | None) -> str:
     return f"{which} epoch, " if which else ""
 
 
-def _three(scores: BriefScores) -> list[str]:
-    return [_percent(scores.top1), _percent(scores.top5), f"{scores.nll:.4f}"]
-
-
 def print_ood(scores: OodScores, title: str) -> None:
-    """How well each detector tells the other data set apart."""
-    console = Output(100)
-    console.print(f"{title}: {scores.outside} told from {scores.inside}", style="bold", soft_wrap=True)
+    """Print AUROC, AUPR and FPR95 of every detector."""
+    print_line(f"{title}: OOD detection, {scores.outside} against {scores.inside}", "bold")
     table = grid("detector", "AUROC %", "AUPR %", "FPR95 %")
     for name, found in scores.detectors.items():
         table.add_row(name, *map(_percent, found))
-    console.print(table)
-    console.print(
+    print_table(table)
+    print_line(
         f"{_epoch(scores.which)}{scores.inside_images:,} images from inside and "
         f"{scores.outside_images:,} from outside, the positives"
     )
 
 
 def print_multiplexed(scores: MultiplexScores, title: str) -> None:
-    """What each number of different images a pass costs in accuracy and gains in speed, beside one image."""
-    console = Output(100)
-    console.print(f"{title}: different images in one pass", style="bold", soft_wrap=True)
-    columns = ("images a pass", "Top1 %", "change", "NLL", "ECE", "G multiply-adds an image", "images/s", "gain")
-    table = grid(*columns, words=0)
+    """Print accuracy and speed for every number of different images per pass, compared with one."""
+    print_line(f"{title}: multiplexed inference, M different images per forward pass", "bold")
+    table = grid("images", "Top1 %", "change", "NLL", "ECE", "G multiply-adds", "images/s", "gain", words=0)
     first = scores.rows[0]
     for row in scores.rows:
         table.add_row(
@@ -143,8 +190,34 @@ def print_multiplexed(scores: MultiplexScores, title: str) -> None:
             f"{row.images_per_second:,.0f}",
             f"x {row.images_per_second / first.images_per_second:.2f}",
         )
-    console.print(table)
-    console.print(
-        f"{_epoch(scores.which)}{scores.images:,} test images in random order, speed on this {scores.device}; "
-        "one image a pass is the ensemble"
+    print_table(table)
+    print_line(
+        f"{_epoch(scores.which)}{scores.images:,} test images in random order, multiply-adds per image, speed on this "
+        f"{scores.device}; one image per pass is the ensemble"
     )
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print the scores of runs side by side, their statistics over seeds, and the recipe fields that differ."""
+    names, short = _shown(run.scores for run in found.runs), letters(len(found.runs))
+    for letter, run in zip(short, found.runs, strict=True):
+        scored = f"scores of epoch {run.epoch} of {run.recipe['epochs']}" if run.epoch else "no epoch was scored yet"
+        print_line(f"{letter}  {run.run}{'' if run.finished else f' (not ended: {scored})'}")
+    print_line(f"\nscores ({found.which} epoch)", "bold")
+    table = grid("run", *[COLUMNS[name] for name in names])
+    for letter, run in zip(short, found.runs, strict=True):
+        table.add_row(letter if run.finished else f"{letter} (not ended)", *_cells(run.scores, names))
+    for group in found.seeds:
+        of = " ".join(letter for letter, run in zip(short, found.runs, strict=True) if run.run in group.runs)
+        table.add_row(f"mean of {of}", *_cells(group.mean, names))
+        table.add_row(f"std of {of}", *_cells(group.std, names))
+    print_table(table)
+    if found.recipes:
+        print_line("\nrecipes (fields that differ)", "bold")
+        cells = [["-" if value is None else str(value) for value in values] for values in found.recipes.values()]
+        by_field, by_run = grid("field", *short), grid("run", *found.recipes)
+        for field, row in zip(found.recipes, cells, strict=True):
+            by_field.add_row(field, *row)
+        for letter, *column in zip(short, *cells, strict=True):
+            by_run.add_row(letter, *column)
+        print_table(min(by_field, by_run, key=width))

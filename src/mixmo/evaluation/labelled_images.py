@@ -1,4 +1,4 @@
-"""Scores of models on labelled images, and whether a calibration holds there."""
+"""Scores of models on labelled images, and of their post-hoc calibration there."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 
 from mixmo.calibration.posthoc import Calibration
-from mixmo.evaluation.run_scores import stack
-from mixmo.evaluation.saved_models import check_same_classes, dataset_answers, labelled_answers, open_model
+from mixmo.evaluation.images import labelled_images
+from mixmo.evaluation.models import open_models
+from mixmo.evaluation.pipeline import check_same_classes, predict_images
 from mixmo.metrics import METRICS, Report, evaluate
 from mixmo.metrics.report import json_ready
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError
-from mixmo.utils.progress import track
 
 
-class Tempered(NamedTuple):
-    """The scores that a temperature changes, at the one that was fitted."""
+class TemperatureScores(NamedTuple):
+    """Scores at the fitted temperature."""
 
     temperature: float
     nll: float
@@ -26,45 +25,45 @@ class Tempered(NamedTuple):
     brier: float
 
 
-class SetScores(NamedTuple):
-    """How conformal sets fare."""
+class ConformalScores(NamedTuple):
+    """Scores of conformal prediction sets."""
 
-    level: float  # asked for
-    held: float  # share of the sets that hold the true class
-    size: float  # in classes, on average
+    level: float  # target coverage
+    held: float  # coverage: share of the sets that contain the true class
+    size: float  # mean, in classes
 
 
-class Answered(NamedTuple):
-    """How a threshold fares below which nothing is answered."""
+class SelectiveScores(NamedTuple):
+    """Scores of selective prediction."""
 
-    risk: float  # asked for
-    share: float  # answered
-    wrong: float | None  # share of these; None where nothing is answered
+    risk: float  # maximum selective risk
+    share: float  # coverage: share of the images that are predicted
+    wrong: float | None  # selective risk: share of errors among these; None where there are none
 
 
 class CalibrationScores(NamedTuple):
-    """Whether a calibration holds; None for what it does not have."""
+    """Scores of a post-hoc calibration; None for a part that it lacks."""
 
-    calibrated: Tempered
-    sets: SetScores | None
-    answered: Answered | None
+    calibrated: TemperatureScores
+    sets: ConformalScores | None
+    answered: SelectiveScores | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, without what it does not have."""
+        """Return plain dicts and numbers, ready for JSON, without the parts that it lacks."""
         return {name: json_ready(part) for name, part in self._asdict().items() if part is not None}
 
 
 class ModelScores(NamedTuple):
-    """What `score_models` found."""
+    """Scores of models on labelled images: what `score_models` returns."""
 
     models: list[str]
     on: str
     images: int
     report: Report
-    calibration: CalibrationScores | None  # None for several models, and for one without
+    calibration: CalibrationScores | None  # None for several networks, and for one without
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, all beside each other."""
+        """Return plain dicts, lists and numbers, ready for JSON."""
         fitted = {} if self.calibration is None else self.calibration.to_dict()
         return {"models": self.models, "on": self.on, "images": self.images, **self.report.to_dict(), **fitted}
 
@@ -72,35 +71,56 @@ class ModelScores(NamedTuple):
 def score_models(
     paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None
 ) -> ModelScores:
-    """Every score of the ensemble of these models, and of one alone whether its temperature, sets and threshold hold.
+    """Score the ensemble of some models on labelled images, and the calibration of one network alone.
 
-    On a folder of class folders, a CSV of path,label or the test images of a data set; without `on`, on those of what
-    the first model was trained on.
+    Args:
+        paths: Run directories, saved folders, shipped names or names on the Hub.
+        on: A folder of class folders, a CSV of path,label, or a data set (its test images); None is the data set that
+            the first model was trained on.
+        which: Epoch of the weights of runs, "last" or "best".
+        device: Where to predict.
+        root: Folder of the data sets.
+
+    Returns:
+        The scores.
+
+    Raises:
+        UserError: A path or the images cannot be read, or the classes differ.
     """
-    models = [open_model(path, which, device) for path in paths]
+    models = open_models(paths, which, device)
     check_same_classes(models)
-    answer = dataset_answers if on is None else labelled_answers  # a folder may happen to have the data set's name
+    logits_MNK, labels_N = predict_images(models, labelled_images(models[0], on, root))
     on = models[0].trained_on if on is None else on
-    logits_MNK, labels_N = stack([answer(model, on, root) for model in track(models, "models")], paths)
-    if len(labels_N) < 2:
-        raise UserError(f"{on} has one image, and scores need two at least; give more")
-    report, fitted = evaluate(logits_MNK, labels_N), models[0].calibration if len(models) == 1 else None
-    held = None if fitted is None else score_calibration(fitted, logits_MNK, labels_N)
-    return ModelScores([str(path) for path in paths], on, len(labels_N), report, held)
+    fitted = models[0].about.calibration if len(models) == 1 else None
+    calibrated = None if fitted is None else score_calibration(fitted, logits_MNK, labels_N)
+    report = evaluate(logits_MNK, labels_N)
+    return ModelScores([str(path) for path in paths], on, len(labels_N), report, calibrated)
 
 
 @on_cpu
 def score_calibration(calibration: Calibration, logits_MNK: Tensor, labels_N: Tensor) -> CalibrationScores:
-    """Whether temperature, sets and threshold hold for an ensemble's answers."""
-    mean_NK, sets, answered = logits_MNK.double().mean(0), None, None
-    scores = [METRICS[name](mean_NK / calibration.temperature, labels_N).item() for name in Tempered._fields[1:]]
+    """Score temperature, conformal sets and selective prediction of an ensemble with these logits.
+
+    Args:
+        calibration: What `mixmo.calibrate` fitted to other images.
+        logits_MNK: Logits of the members.
+        labels_N: True classes.
+
+    Returns:
+        A score for each part that the calibration has.
+    """
+    mean_NK, sets, selective = logits_MNK.double().mean(0), None, None
+    scores = [
+        METRICS[name](mean_NK / calibration.temperature, labels_N).item() for name in TemperatureScores._fields[1:]
+    ]
     if calibration.conformal is not None:
+        # Randomised sets are the same each time.
         u_N = torch.rand(len(labels_N), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        sets_NK = calibration.conformal.sets(mean_NK, u_N)  # randomised ones are the same each time
+        sets_NK = calibration.conformal.sets(mean_NK, u_N)
         held = sets_NK.gather(1, labels_N[:, None]).double().mean()
-        sets = SetScores(calibration.conformal.level, held.item(), sets_NK.sum(1).double().mean().item())
+        sets = ConformalScores(calibration.conformal.level, held.item(), sets_NK.sum(1).double().mean().item())
     if calibration.selective is not None:
-        answered_N, wrong_N = ~calibration.selective.abstain(mean_NK), logits_MNK.mean(0).argmax(-1) != labels_N
-        wrong = wrong_N[answered_N].double().mean().item() if answered_N.any() else None
-        answered = Answered(calibration.selective.risk, answered_N.double().mean().item(), wrong)
-    return CalibrationScores(Tempered(calibration.temperature, *scores), sets, answered)
+        predicted_N, wrong_N = ~calibration.selective.abstain(mean_NK), logits_MNK.mean(0).argmax(-1) != labels_N
+        wrong = wrong_N[predicted_N].double().mean().item() if predicted_N.any() else None
+        selective = SelectiveScores(calibration.selective.risk, predicted_N.double().mean().item(), wrong)
+    return CalibrationScores(TemperatureScores(calibration.temperature, *scores), sets, selective)

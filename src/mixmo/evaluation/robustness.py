@@ -1,8 +1,7 @@
-"""How models fare on images unlike those they were trained on: corrupted ones, and ones of another data set.
+"""Scores on images unlike those of training: corrupted test images, and OOD detection of another data set.
 
-Each path is that of one network, as in `mixmo.load`; N are one ensemble of all their members, as everywhere. Only the
-weights are needed, and for the clean test set the stored logits of a run, or its images; one corruption of one severity
-is in memory at a time.
+Several models are one ensemble. Only the weights are needed, and for the clean test set the stored logits of a run, or
+its images; one corruption of one severity is in memory at a time.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -13,17 +12,15 @@ import torch
 from torch import Tensor
 
 from mixmo import data
-from mixmo.augment.basic import fit
 from mixmo.data import folder as folders
 from mixmo.data.catalog import where
-from mixmo.data.corrupted import COMMON, Cell, corrupted
-from mixmo.data.types import Split
-from mixmo.evaluation.run_scores import run_answers, stack
-from mixmo.evaluation.saved_models import Model, check_same_classes, dataset_answers, labelled_answers, open_model
+from mixmo.data.corrupted import COMMON, corrupted
+from mixmo.evaluation.images import SplitImages, labelled_images
+from mixmo.evaluation.models import open_models
+from mixmo.evaluation.pipeline import check_same_classes, own_logits, predict_images
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
-from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import json_ready
-from mixmo.runs.directory import Run, is_run
+from mixmo.runs.directory import is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
 
@@ -37,7 +34,7 @@ class BriefScores(NamedTuple):
 
 
 class CorruptionScores(NamedTuple):
-    """What `score_corruptions` found."""
+    """What `score_corruptions` returns."""
 
     folder: str
     which: str | None  # epoch of the runs; None where none is a run
@@ -48,12 +45,12 @@ class CorruptionScores(NamedTuple):
     corruptions: dict[str, dict[int, BriefScores]]  # name -> severity -> scores
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts and numbers, ready for JSON."""
-        return {name: json_ready(value) for name, value in self._asdict().items()}
+        """Return plain dicts and numbers, ready for JSON."""
+        return dict(json_ready(self))
 
 
 class Detection(NamedTuple):
-    """How well one detector tells images from outside, the positives."""
+    """OOD detection by one detector; images from outside are the positives."""
 
     auroc: float
     aupr: float
@@ -61,7 +58,7 @@ class Detection(NamedTuple):
 
 
 class OodScores(NamedTuple):
-    """What `score_ood` found."""
+    """What `score_ood` returns."""
 
     inside: str  # data sets
     outside: str
@@ -71,28 +68,28 @@ class OodScores(NamedTuple):
     detectors: dict[str, Detection]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts and numbers, ready for JSON."""
-        return {name: json_ready(value) for name, value in self._asdict().items()}
-
-
-def own_answers(model: Model, which: str, source: str, root: Path | None) -> LabelledLogits:
-    """To the test images of what it was trained on: for a run as stored, if `source` says so, else predicted.
-
-    By the weights that were read, whatever a training that goes on has written since.
-    """
-    if model.stored and source == "logits":
-        return Run(model.path).logits(which)
-    if is_run(model.path):
-        return run_answers(Run(model.path), model.nets[0], model.device, root)
-    return dataset_answers(model, model.trained_on, root)
+        """Return plain dicts and numbers, ready for JSON."""
+        return dict(json_ready(self))
 
 
 def score_corruptions(paths: Sequence[Path], folder: Path, which: str, device: torch.device) -> CorruptionScores:
-    """Top1, Top5 and NLL of the ensemble on every corruption and severity in `folder`, in the layout of CIFAR-C.
+    """Score an ensemble on every corruption and severity in a folder with the layout of CIFAR-C.
 
-    `pooled`: over all images of all corruptions and severities, as the paper (19 x 5). `mce`: the mean error, 1 - Top1,
-    over the 15 common corruptions, unnormalised as is usual on CIFAR; the mCE that divides by AlexNet's errors is
-    ImageNet-C's. It is None if one of the 15 is not in the folder.
+    `pooled` is over all images of all corruptions and severities, as in the paper (19 x 5). `mce` is the mean error,
+    1 - Top1, over the 15 common corruptions, unnormalised as is usual on CIFAR (the mCE that divides by AlexNet's
+    errors is ImageNet-C's); None if one of the 15 is not in the folder.
+
+    Args:
+        paths: Run directories, saved folders, shipped names or names on the Hub.
+        folder: `labels.npy` and one .npy file for each corruption.
+        which: Epoch of the weights of runs, "last" or "best".
+        device: Where to predict.
+
+    Returns:
+        Top1, Top5 and NLL of each corruption and severity, of all of them and of the clean test set.
+
+    Raises:
+        UserError: The folder is damaged, or does not hold the test set of the models.
     """
     *_, scores = corruptions_so_far(paths, folder, which, device, None)
     return scores
@@ -101,17 +98,17 @@ def score_corruptions(paths: Sequence[Path], folder: Path, which: str, device: t
 def corruptions_so_far(
     paths: Sequence[Path], folder: Path, which: str, device: torch.device, root: Path | None
 ) -> Iterator[CorruptionScores]:
-    """What `score_corruptions` gives, after each corruption: over those that were scored."""
+    """Yield what `score_corruptions` returns after each corruption, over those scored so far."""
     cells = corrupted(folder)
-    models = [open_model(path, which, device) for path in paths]
-    clean = stack([own_answers(model, which, "logits", root) for model in models], paths)
-    for model in models:
-        _check_fit(model, cells[0], folder, clean.labels)
+    models = open_models(paths, which, device)
+    clean = own_logits(models, which, "logits", root)
+    if not torch.equal(cells[0].labels, clean.labels):
+        raise UserError(f"the labels in {folder} differ from the test set of {paths[0]}; give its corrupted test set")
     each: dict[str, dict[int, BriefScores]] = {}
     with Work(f"scoring images of {folder.name}", len(models) * len(cells) * len(clean.labels)) as work:
         for cell in cells:
-            answers = stack([model.answers(cell.split, work) for model in models], paths)
-            each.setdefault(cell.name, {})[cell.severity] = score(*answers)
+            logits = predict_images(models, SplitImages(cell.split), work=work)
+            each.setdefault(cell.name, {})[cell.severity] = score(*logits)
             if cell.severity < cells[-1].severity:
                 continue
             common = [scores for name in each if name in COMMON for scores in each[name].values()]
@@ -127,29 +124,14 @@ def corruptions_so_far(
             )
 
 
-def _check_fit(model: Model, cell: Cell, folder: Path, labels_N: Tensor) -> None:
-    channels, height, width = model.about.size
-    side, shape = model.about.resize or height, cell.split.resident.shape[1:]
-    if is_run(model.path) and shape != (side, side, channels):  # a saved network may see its images enlarged
-        size = "x".join(map(str, shape))
-        raise UserError(
-            f"{model.path} was trained on images of {height}x{width}x{channels} and {folder} holds {size}; "
-            "give the corrupted images of its own data set"
-        )
-    if not torch.equal(cell.labels, labels_N):
-        raise UserError(
-            f"{folder} does not hold the test set of {model.path}, {model.trained_on}: its labels differ; "
-            "give the corrupted images of that data set"
-        )
-
-
 def score(logits_MNK: Tensor, labels_N: Tensor) -> BriefScores:
-    """Of the mean of the members' logits."""
+    """Score the mean of the members' logits."""
     mean_NK = logits_MNK.double().mean(0)
     return BriefScores(*(METRICS[name](mean_NK, labels_N).item() for name in BriefScores._fields))
 
 
 def mean(scores: Collection[BriefScores]) -> BriefScores:
+    """Average each score."""
     return BriefScores(*(sum(column) / len(scores) for column in zip(*scores, strict=True)))
 
 
@@ -162,27 +144,38 @@ def score_ood(
     source: str = "logits",
     on: str | None = None,
 ) -> OodScores:
-    """How well each detector tells the test images of data set `name` from the models' own: AUROC, AUPR, FPR95.
+    """Score OOD detection: how well each detector separates the test images of a data set from the models' own.
 
-    Their own are the test images of what they were trained on, or the labelled ones `on`, as in `score_models`.
+    The images from outside are the positives. They are resized, cropped, converted to the channels of the models' own
+    images and normalised like them, so that nothing of this gives them away.
 
-    The foreign images are the positives. They are brought to the size and the channels of the models' own images, cut
-    like them where the middle alone is seen, and normalised like them, so that nothing of this gives them away.
+    Args:
+        paths: Run directories, saved folders, shipped names or names on the Hub.
+        name: The other data set.
+        which: Epoch of the weights of runs, "last" or "best".
+        device: Where to predict.
+        root: Folder of the data sets.
+        source: "logits" takes the stored test logits of finished runs as the inside, "weights" predicts them again.
+        on: Labelled images to take as the inside, as in `score_models`; None is the test set of the models.
+
+    Returns:
+        AUROC, AUPR and FPR95 of each detector.
+
+    Raises:
+        UserError: The other data set is the models' own, or something cannot be read.
     """
-    models = [open_model(path, which, device) for path in paths]
+    models = open_models(paths, which, device)
     inside = models[0].trained_on if on is None else on
     if folders.same(name, inside, where(root)):
         was = f"what {paths[0]} was trained on" if on is None else "what --on names"
         raise UserError(f"--ood {name} is {was}; give another data set")
-    if on is not None:
+    outside = SplitImages(data.load(name, root, train=False).test)
+    if on is None:
+        inside_MNK, labels_N = own_logits(models, which, source, root)
+    else:
         check_same_classes(models)
-    foreign = data.load(name, root, train=False).test
-    own = [
-        own_answers(model, which, source, root) if on is None else labelled_answers(model, on, root) for model in models
-    ]
-    inside_MNK, labels_N = stack(own, paths)
-    with Work(f"predicting images of {name}", len(models) * len(foreign.labels)) as work:
-        outside_MNK = torch.cat([_foreign_logits(model, foreign, work) for model in models])
+        inside_MNK, labels_N = predict_images(models, labelled_images(models[0], on, root))
+    outside_MNK, _ = predict_images(models, outside, f"predicting images of {name}")
     detectors = {}
     for detector in DETECTORS:
         pair = DETECTORS[detector](inside_MNK), DETECTORS[detector](outside_MNK)
@@ -195,13 +188,3 @@ def score_ood(
         outside_images=outside_MNK.shape[1],
         detectors=detectors,
     )
-
-
-def _foreign_logits(model: Model, split: Split, work: Work) -> Tensor:
-    parts = []
-    for part in split.batches(500):
-        images = part.resident.to(model.device)
-        seen = fit(images, *model.about.size) if model.about.resize is None else model.prepared(images)
-        parts.append(model(seen).logits.cpu())
-        work.advance(len(part.labels))
-    return torch.cat(parts, 1)

@@ -1,35 +1,35 @@
-"""Scores of runs: of one, or of several as one ensemble of N x M predictions."""
+"""Scores of runs: of one, or of several as one ensemble of N x M members."""
 
-from collections.abc import Sequence
-from itertools import zip_longest
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from mixmo import data
-from mixmo.data.types import Dataset
-from mixmo.inference.predict import predict_split
+from mixmo.evaluation.models import open_models
+from mixmo.evaluation.pipeline import check_different, own_logits, stack
 from mixmo.metrics.logits import LabelledLogits
-from mixmo.metrics.report import Report, evaluate
-from mixmo.models import Ensemble, multiply_adds, parameters
+from mixmo.metrics.report import Diversity, Report, Scores, evaluate
+from mixmo.models import multiply_adds, parameters
+from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.directory import WHICH, Run
-from mixmo.runs.network import load_network
+from mixmo.storage.files import index_of
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
 
 
 class Summary(NamedTuple):
-    """What is known of a run, or of several as one ensemble, without a look at the answers."""
+    """Cost and best epoch of a run, or of several as one ensemble."""
 
     parameters: int
     multiply_adds: int
-    best_by: str  # "test" or "validation", whose images chose the best epoch; "test" if it was so for one of several
-    best_epoch: int | None  # None before the training has ended, and for several runs
+    best_by: str  # "test" or "validation": the images that chose the best epoch; "test" if so for one of several
+    best_epoch: int | None  # None for a run that has not ended, and for several runs
 
 
 def summary(run: Run) -> Summary:
-    """From a run's scores.json; before that is there, from its recipe."""
+    """Read the summary of a finished run from scores.json, or derive that of another from its recipe."""
     if run.finished:
         stored = run.json("scores.json")
         return Summary(*(stored[field] for field in Summary._fields))
@@ -39,43 +39,20 @@ def summary(run: Run) -> Summary:
     return Summary(parameters(net), multiply_adds(net, tuple(about["size"])), best_by, None)
 
 
-def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
-    """The data set of a run, whose test images alone are ready; refused if its classes are others than in training."""
-    dataset = data.load(run.recipe.dataset, root, device, train=False)
-    for before, now in zip_longest(run.json("dataset.json")["classes"], dataset.classes):
-        if before != now:
-            raise UserError(
-                f"{dataset.name} has changed since {run.path} was trained on it (a class: {before} -> {now}); bring "
-                "back what it was, or score other images with --on"
-            )
-    return dataset
-
-
-def run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> LabelledLogits:
-    """Every head's test logits and the labels: as stored, or from the weights, as also where nothing is stored yet."""
-    if source == "logits" and run.finished:
-        return run.logits(which)
-    return run_answers(run, load_network(run, which).to(device), device, root)
-
-
-def run_answers(run: Run, net: Ensemble, device: torch.device, root: Path | None) -> LabelledLogits:
-    """What a network of a run answers to its test images."""
-    dataset = load_test(run, root, device)
-    logits_MNK, labels_N = predict_split(net, dataset, dataset.test, size=run.recipe.size)
-    return LabelledLogits(logits_MNK.cpu(), labels_N.cpu())
-
-
 class RunScores(NamedTuple):
-    """What `score_runs` found."""
+    """Scores of a run, or of several as one ensemble: what `mixmo eval` prints."""
 
     runs: list[str]
     summary: Summary
     reports: dict[str, Report]  # of the last and the best epoch
+    stored: bool = False  # copied from scores.json, as there are no logits to compute them from
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, all beside each other; without a best epoch where there is none."""
+        """Return plain dicts, lists and numbers, ready for JSON; without a best epoch where there is none."""
         known = {name: value for name, value in self.summary._asdict().items() if value is not None}
-        return {"runs": self.runs, **known, **{which: report.to_dict() for which, report in self.reports.items()}}
+        stored = {"stored": True} if self.stored else {}
+        reports = {which: report.to_dict() for which, report in self.reports.items()}
+        return {"runs": self.runs, **known, **stored, **reports}
 
 
 def score_runs(
@@ -83,42 +60,79 @@ def score_runs(
     source: str = "logits",
     device: torch.device | None = None,
     root: Path | None = None,
-    epochs: Sequence[str] = WHICH,
+    epochs: Sequence[str] | None = None,
 ) -> RunScores:
-    """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
+    """Score runs, several as one ensemble: members, diversity and cost, of the last and the best epoch.
+
+    Args:
+        runs: Run directories, finished or not. One alone may lack its logits: its stored scores are returned.
+        source: "logits" scores the stored test logits of finished runs; "weights" predicts the test set again.
+        device: Where to predict; the CPU by default.
+        root: Folder of the data sets, to predict.
+        epochs: "last", "best" or both; by default both, without "best" while no epoch has been scored.
+
+    Returns:
+        A report for each epoch, and the cost.
+
+    Raises:
+        UserError: A run is given twice, lacks what is needed, or was tested on other data than the first.
+    """
     paths = [path for run in runs for path in run.networks()]
     check_different(paths)
     runs = [Run.open(path) for path in paths]
-    stored, reports = [summary(run) for run in runs], {}
+    epochs = epochs or _epochs(runs)
+    if source == "logits" and (lacking := [run for run in runs if run.finished and not _has_logits(run, epochs)]):
+        if len(runs) > 1:
+            raise UserError(f"{lacking[0].path} has no logits, which an ensemble needs; try mixmo compare instead")
+        return _stored(runs[0], epochs)
+    summaries, reports = [summary(run) for run in runs], {}
     with Work("scoring runs", len(epochs) * len(runs)) as work:
         for which in epochs:
             parts = []
             for run in runs:
-                parts.append(run_logits(run, which, source, device or torch.device("cpu"), root))
+                parts.append(_run_logits(run, which, source, device or torch.device("cpu"), root))
                 work.advance()
             reports[which] = evaluate(*stack(parts, paths))
     whole = Summary(
-        parameters=sum(each.parameters for each in stored),
-        multiply_adds=sum(each.multiply_adds for each in stored),
-        best_by="test" if any(each.best_by == "test" for each in stored) else "validation",
-        best_epoch=stored[0].best_epoch if len(runs) == 1 else None,
+        parameters=sum(each.parameters for each in summaries),
+        multiply_adds=sum(each.multiply_adds for each in summaries),
+        best_by="test" if any(each.best_by == "test" for each in summaries) else "validation",
+        best_epoch=summaries[0].best_epoch if len(runs) == 1 else None,
     )
     return RunScores([str(path) for path in paths], whole, reports)
 
 
-def check_different(paths: Sequence[Path]) -> None:
-    """A run given twice would count twice, and pass for an ensemble of more than it is."""
-    seen: set[Path] = set()
-    for path in paths:
-        if path.resolve() in seen:
-            raise UserError(f"{path} is given twice; an ensemble needs different runs")
-        seen.add(path.resolve())
+def _epochs(runs: Sequence[Run]) -> Sequence[str]:
+    """The epochs that every run has weights of: no best one before an epoch was scored."""
+    states = [None if run.finished else Checkpoints(run.path / "checkpoints").state() for run in runs]
+    return WHICH if all(state is None or state.best_step is not None for state in states) else ("last",)
 
 
-def stack(parts: Sequence[LabelledLogits], paths: Sequence[Path]) -> LabelledLogits:
-    """The members of all models as those of one ensemble. LabelledLogits to different test sets are refused."""
-    first = parts[0]
-    for path, part in zip(paths, parts, strict=True):
-        if not torch.equal(part.labels, first.labels) or part.logits.shape[1:] != first.logits.shape[1:]:
-            raise UserError(f"{path} was tested on other data than {paths[0]}; an ensemble needs one test set")
-    return LabelledLogits(torch.cat([part.logits for part in parts]), first.labels)
+def _has_logits(run: Run, epochs: Sequence[str]) -> bool:
+    files = [run.path / f"logits-{which}.safetensors" for which in epochs]
+    return all(file.is_file() or index_of(file).is_file() for file in files)
+
+
+def _run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> LabelledLogits:
+    if source == "logits" and run.finished:
+        return run.logits(which)  # which needs no weights
+    return own_logits(open_models([run.path], which, device), which, source="weights", root=root)
+
+
+def _stored(run: Run, epochs: Sequence[str]) -> RunScores:
+    """The scores in scores.json."""
+    stored = run.json("scores.json")
+    reports = {which: _report(stored[which]) for which in epochs}
+    return RunScores([str(run.path)], summary(run), reports, stored=True)
+
+
+def _report(stored: Mapping[str, Any]) -> Report:
+    """What `Report.to_dict` gave."""
+
+    def scores(kind: Any, stored: Mapping[str, Any]) -> Any:
+        values = {name: math.nan if value is None else value for name, value in stored.items()}
+        return kind(*(values.pop(name, math.nan) for name in kind._fields[:-1]), values)  # user-defined ones are left
+
+    members = tuple(scores(Scores, member) for member in stored["members"])
+    diversity = stored.get("diversity")
+    return Report(scores(Scores, stored["ensemble"]), members, diversity and scores(Diversity, diversity))

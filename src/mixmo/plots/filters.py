@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from mixmo.evaluation.analysis.filters import encoder_norms
-from mixmo.evaluation.analysis.summary import channel_separation, measurable
+from mixmo.evaluation.analysis.summary import channel_separation
 from mixmo.plots.style import COLOURS, figure, run_names, styled
 from mixmo.runs.directory import Run
+from mixmo.runs.network import load_network
 
 
 def by_owner(norms_MC: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ def by_owner(norms_MC: Tensor) -> Tensor:
 
 def draw(runs: Sequence[Run], which: str = "last") -> Any:
     """Draw one panel per run: one group of bars per channel, one bar per member."""
-    nets = [measurable(run, which) for run in runs]
+    nets = [load_network(run, which) for run in runs]
     names = run_names([run.path for run in runs])
     members = max(len(net.encoders) for net in nets)
     with styled():

@@ -10,13 +10,13 @@ import torch
 from mixmo import data
 from mixmo.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from mixmo.data.types import Split
+from mixmo.evaluation.images import SplitImages
+from mixmo.evaluation.models import open_models
+from mixmo.evaluation.pipeline import predict_images
 from mixmo.evaluation.robustness import BriefScores, score, score_corruptions
-from mixmo.evaluation.run_scores import stack
-from mixmo.evaluation.saved_models import open_model
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run
 from mixmo.utils.errors import UserError
-from mixmo.utils.progress import Work
 
 ORIGINAL = "CIFAR-100-C"
 
@@ -46,9 +46,8 @@ def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torc
 
 def _on_digits(paths: Sequence[Path], which: str, device: torch.device) -> BriefScores:
     """Pooled over all corruptions and severities."""
-    models = [open_model(path, which, device) for path in paths]
-    with Work("scoring corrupted digits", len(models) * len(corrupted_digits().labels)) as work:
-        return score(*stack([model.answers(corrupted_digits(), work) for model in models], paths))
+    models, images = open_models(paths, which, device), SplitImages(corrupted_digits())
+    return score(*predict_images(models, images, "scoring corrupted digits"))
 
 
 @functools.cache

@@ -21,7 +21,7 @@ def empty(tmp_path: Path) -> Run:
     return Run.create(tmp_path / "run", Recipe())
 
 
-def test_every_metric_of_a_run(runs: list[Run]) -> None:
+def test_columns_hold_every_metric_of_a_run(runs: list[Run]) -> None:
     table, lines = columns(runs[0]), runs[0].metrics()
     assert table["epoch"] == [1, 2]
     for name in ("lr", "p", "train.loss", "train.top1"):
@@ -40,7 +40,7 @@ def test_single_network_has_no_diversity(runs: list[Run]) -> None:
     assert not [name for name in columns(runs[1]) if name.startswith("test.diversity")]
 
 
-def test_gaps_are_nan(empty: Run) -> None:
+def test_missing_values_are_nan(empty: Run) -> None:
     empty.write("metrics.jsonl", '{"epoch": 1, "lr": 0.5}\n{"epoch": 2, "test": {"a": 1.5}}\n{"epoch": 3, "lr"')
     table = columns(empty)
     assert table["epoch"] == [1, 2]  # the half-written line is not there
@@ -48,7 +48,7 @@ def test_gaps_are_nan(empty: Run) -> None:
     assert average(table)["test.a"] == 1.5
 
 
-def test_average_by_numpy() -> None:
+def test_average_agrees_with_numpy() -> None:
     values = np.random.default_rng(0).random((2, 25)).tolist()
     table = {"epoch": list(range(1, 26)), "one": values[0], "two": values[1]}
     for last in (1, 10, 25, 100):
@@ -57,11 +57,11 @@ def test_average_by_numpy() -> None:
     every_fifth = {name: column[4::5] for name, column in table.items()}  # as `--score_every 5` leaves them
     assert average(every_fifth, 10)["one"] == pytest.approx(np.mean(values[0][19::5]))
     assert "a" not in average({"epoch": [1, 2], "a": [math.nan, math.nan]})
-    with pytest.raises(UserError, match="at least 1"):
+    with pytest.raises(UserError, match="last"):
         average(table, 0)
 
 
-def test_csv_reads_back(runs: list[Run]) -> None:
+def test_csv_reads_back_as_the_columns(runs: list[Run]) -> None:
     tables = {run.path.name: columns(run) for run in runs}
     rows = list(csv.DictReader(io.StringIO(to_csv(tables))))
     assert [(row["run"], int(row["epoch"])) for row in rows] == [
@@ -74,8 +74,8 @@ def test_csv_reads_back(runs: list[Run]) -> None:
                 assert value == "" if name not in table else float(value) == table[name][epoch]
 
 
-def test_empty_and_damaged(empty: Run) -> None:
-    with pytest.raises(UserError, match="no epoch yet"):
+def test_empty_and_damaged_metrics_raise_an_error(empty: Run) -> None:
+    with pytest.raises(UserError, match="epoch"):
         columns(empty)
     (empty.path / "metrics.jsonl").write_text("no json at all}\n" + json.dumps({"epoch": 2}) + "\n")
     with pytest.raises(UserError, match="damaged"):

@@ -1,7 +1,6 @@
 """Filter norms and activity against the authors' code and against plain loops."""
 
 import re
-from collections.abc import Callable
 from zlib import crc32
 
 import numpy as np
@@ -33,23 +32,23 @@ def authors(reference: dict[str, np.ndarray]) -> Network:
     return net
 
 
-def test_encoder_norms_of_the_authors(authors: Network, reference: dict[str, np.ndarray]) -> None:
+def test_encoder_norms_agree_with_the_authors_code(authors: Network, reference: dict[str, np.ndarray]) -> None:
     np.testing.assert_allclose(encoder_norms(authors), reference["filters/encoder_l1_wrn28_4_formula"], rtol=1e-5)
 
 
-def test_layers_of_the_authors(authors: Network, reference: dict[str, np.ndarray]) -> None:
+def test_layers_agree_with_the_authors_code(authors: Network, reference: dict[str, np.ndarray]) -> None:
     theirs = [ours(name).removeprefix("core.").removesuffix(".weight") for name in reference["filters/layers_counted"]]
     assert list(core_norms(authors)) == theirs
 
 
-def test_activity_of_the_authors(authors: Network, reference: dict[str, np.ndarray]) -> None:
+def test_activity_agrees_with_the_authors_code(authors: Network, reference: dict[str, np.ndarray]) -> None:
     norms = core_norms(authors)
     shares = [activity(norms, threshold).by_layer for threshold in reference["filters/thresholds"]]
     np.testing.assert_allclose(shares, reference["filters/active_wrn28_4_formula"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("model", ["wrn16_2", "preactresnet18_1", "resnet18_1"])
-def test_activity_by_loop(model: str) -> None:
+def test_activity_agrees_with_a_plain_loop(model: str) -> None:
     """Filters of very different sizes, one by one."""
     torch.manual_seed(0)
     net = create(model, classes=10)
@@ -81,23 +80,13 @@ def test_threshold_is_inclusive_and_zero_layers_are_dead() -> None:
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan")])
-def test_bad_threshold(threshold: float) -> None:
-    with pytest.raises(UserError, match="from 0 to 1"):
+def test_a_threshold_outside_0_to_1_raises_an_error(threshold: float) -> None:
+    with pytest.raises(UserError, match="threshold"):
         activity({"a": torch.ones(2)}, threshold)
 
 
-@pytest.mark.parametrize("norms", [core_norms, encoder_norms])
-def test_nothing_can_be_compared_with_what_is_no_number(norms: Callable[[Network], object]) -> None:
-    net = create("wrn10_1", classes=10, members=2)
-    net.core.stages[1][0].conv1.weight.data[0, 0, 0, 0] = float("nan")
-    with pytest.raises(UserError, match=r"core.stages.1.0.conv1.weight holds NaN or infinite values"):
-        norms(net)
-    with pytest.raises(UserError, match="no convolution"):
-        activity({}, 0.5)
-
-
 @pytest.mark.parametrize("members", [2, 3, 5])
-def test_separation_by_loop(members: int) -> None:
+def test_separation_agrees_with_a_plain_loop(members: int) -> None:
     norms = torch.rand(members, 16, generator=torch.Generator().manual_seed(members)) ** 4
     distances = []
     for i in range(members):
@@ -107,17 +96,15 @@ def test_separation_by_loop(members: int) -> None:
     assert separation(norms) == pytest.approx(sum(distances) / len(distances), abs=1e-6)
 
 
-def test_separation_ends() -> None:
+def test_separation_is_1_for_disjoint_and_0_for_equal_channels() -> None:
     disjoint = torch.block_diag(torch.rand(1, 5), torch.rand(1, 7), torch.rand(1, 4)) + 0.0
     assert separation(disjoint) == pytest.approx(1)
     same = torch.rand(1, 16).expand(3, 16) * torch.tensor([[1.0], [2.0], [30.0]])
     assert separation(same) == pytest.approx(0, abs=1e-6)
     assert separation(torch.tensor([[0.0, 0.0], [1.0, 0.0]])) == 1  # an encoder of zeros shares nothing
-    with pytest.raises(UserError, match="two members"):
-        separation(torch.ones(1, 4))
 
 
-def test_separation_of_networks() -> None:
+def test_separation_of_fresh_and_special_networks() -> None:
     assert channel_separation(create("wrn10_1", classes=10, members=1)) is None
     assert channel_separation(create("wrn10_1", classes=10, members=2, encoders=1)) is None
     assert channel_separation(create("wrn10_1", classes=10, members=2, concat=True)) == 1

@@ -1,4 +1,4 @@
-"""What a run tells beyond its scores: how its filters are used, how it learned, how its members differ."""
+"""Analysis of runs beyond their scores: use of filters, training dynamics, diversity of the members."""
 
 from mixmo.evaluation.analysis.dynamics import average, columns, to_csv
 from mixmo.evaluation.analysis.filters import Activity, activity, core_norms, encoder_norms, separation

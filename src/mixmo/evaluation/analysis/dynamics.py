@@ -1,4 +1,4 @@
-"""How a run learned: its metrics.jsonl as columns, one value an epoch.
+"""Training dynamics of a run: its metrics.jsonl as columns, one value per scored epoch.
 
 A column is named by its path in a line, joined by dots: `epoch`, `lr`, `p`, `train.loss`, `test.ensemble.top1`,
 `test.members.0.nllc`, `test.diversity.ratio_error`, ...
@@ -16,22 +16,21 @@ Columns = Mapping[str, Sequence[float]]
 
 
 def columns(run: Run) -> dict[str, list[float]]:
-    """Every number of every epoch. What an epoch lacks is NaN."""
+    """Return every number of every scored epoch, by column; NaN where an epoch lacks it."""
     rows = [dict(flat(line, ".")) for line in run.metrics()]
     if not rows:
-        path = run.path / "metrics.jsonl"
-        raise UserError(f"{path} holds no epoch yet; let the training finish one, with --resume if it was stopped")
+        raise UserError(f"{run.path} has no scored epoch yet; let the training finish one, with --resume if it stopped")
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
 
 def scored(table: Columns, last: int) -> int:
-    """How many of the last epochs are in the table: not all, with --score_every."""
+    """Count how many of the last epochs are in the table: not all, with --score-every."""
     return sum(epoch > table["epoch"][-1] - last for epoch in table["epoch"])
 
 
 def average(table: Columns, last: int = 10) -> dict[str, float]:
-    """The mean of each column over the last epochs (the paper reports the last 10), of those that have one.
+    """Average each column over the last epochs (the paper reports the last 10), without NaN.
 
     >>> average({"epoch": [1, 2, 3], "lr": [0.3, 0.2, 0.1]}, last=2)["epoch"]
     2.5
@@ -47,7 +46,7 @@ def average(table: Columns, last: int = 10) -> dict[str, float]:
 
 
 def to_csv(tables: Mapping[str, Columns]) -> str:
-    """The columns of some runs as one CSV table, a line an epoch and run. What a run lacks is left empty.
+    """Write the columns of some runs as one CSV table, one line per epoch and run; empty where a run lacks a value.
 
     >>> print(to_csv({"runs/a": {"epoch": [1, 2], "lr": [0.5, 0.25]}}), end="")
     run,epoch,lr

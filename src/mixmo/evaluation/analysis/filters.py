@@ -1,4 +1,4 @@
-"""How a network uses its filters (paper, "From manifold mixing to MixMo" and "Filters activity").
+"""Use of the filters of a network (paper, "From manifold mixing to MixMo" and "Filters activity").
 
 The importance of a filter, of shape (input channels, k, k), is its l1 norm, as in structured pruning.
 """
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from mixmo.models import Network
 from mixmo.utils.errors import UserError
 
-SHORTCUTS = ("shortcut", "downsample")  # what residual blocks, ours and others', call the layers beside their main path
+SHORTCUTS = ("shortcut", "downsample")  # names of the layers beside the main path of residual blocks, ours and others'
 
 
 class Activity(NamedTuple):
-    """The active filters of a core network at one threshold."""
+    """Active filters of a core network at one threshold."""
 
     threshold: float  # t_a
     layers: dict[str, float]  # share of active filters of each layer
@@ -25,7 +25,7 @@ class Activity(NamedTuple):
 
 
 def l1_norms(weight: Tensor) -> Tensor:
-    """The l1 norm of each filter of a convolution, (filters,).
+    """Return the l1 norm of each filter of a convolution, (filters,).
 
     >>> l1_norms(torch.tensor([[[[1.0, -2.0]]], [[[0.5, 0.0]]]])).tolist()
     [3.0, 0.5]
@@ -34,41 +34,28 @@ def l1_norms(weight: Tensor) -> Tensor:
 
 
 def encoder_norms(net: Network) -> Tensor:
-    """The norms of the encoders' filters, (encoders, channels): what the paper shows of a trained MixMo."""
-    check_finite(net)
+    """Return the l1 norms of the encoders' filters, (encoders, channels), as the paper shows them."""
     return torch.stack([l1_norms(_first_convolution(encoder)) for encoder in net.encoders])
-
-
-def check_finite(net: nn.Module) -> None:
-    """Refuses weights that diverged or were damaged: no filter could be compared with theirs."""
-    for name, tensor in net.state_dict().items():
-        if not tensor.isfinite().all():
-            raise UserError(f"{name} holds NaN or infinite values; see whether the training diverged, and train again")
 
 
 def _first_convolution(encoder: nn.Module) -> Tensor:
     for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d):
             return layer.weight
-    raise UserError(
-        f"an encoder of kind {type(encoder).__name__} holds no convolution, so it has no filters to measure"
-    )
+    raise UserError(f"an encoder ({type(encoder).__name__}) has no convolution, so it has no filters to measure")
 
 
 def separation(norms_MC: Tensor) -> float:
-    """How separate the members' channels are: 1 if no two members share a channel, 0 if all use them alike.
+    """Measure how separate the members' channels are: 1 if no two members share a channel, 0 if all use them alike.
 
     With q_mc = n_mc / sum_c n_mc, the share of member m's total norm that lies in channel c, two members overlap by
     sum_c min(q_ic, q_jc). The separation is 1 minus the overlap, which is the total variation distance of q_i and q_j,
-    averaged over all pairs. It sees which channels a member uses, not how strongly: scaling an encoder changes nothing.
+    averaged over all pairs. Scaling an encoder changes nothing.
 
     >>> separation(torch.tensor([[2.0, 0.0], [0.0, 5.0]])), separation(torch.tensor([[2.0, 1.0], [4.0, 2.0]]))
     (1.0, 0.0)
     """
-    members = len(norms_MC)
-    if norms_MC.dim() != 2 or members < 2:
-        raise UserError(f"norms_MC has shape {tuple(norms_MC.shape)}; pass (members, channels) of at least two members")
-    norms_MC = norms_MC.double()
+    members, norms_MC = len(norms_MC), norms_MC.double()
     share_MC = norms_MC / norms_MC.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     overlap_MM = torch.minimum(share_MC[:, None], share_MC).sum(2)
     i, j = torch.triu_indices(members, members, offset=1)
@@ -76,13 +63,12 @@ def separation(norms_MC: Tensor) -> float:
 
 
 def core_norms(net: Network) -> dict[str, Tensor]:
-    """The norms of the filters of every convolution of the core network, by layer; without shortcuts, as published.
+    """Return the l1 norms of the filters of every convolution of the core network, without shortcuts, as published.
 
     >>> from mixmo.models import create
     >>> {name: len(norms) for name, norms in core_norms(create("wrn10_1", classes=10)).items()}["stages.2.0.conv2"]
     64
     """
-    check_finite(net)
     return {
         name: l1_norms(layer.weight)
         for name, layer in net.core.named_modules()
@@ -91,7 +77,7 @@ def core_norms(net: Network) -> dict[str, Tensor]:
 
 
 def activity(norms: Mapping[str, Tensor], threshold: float) -> Activity:
-    """Active filters at threshold t_a: those with a norm of at least t_a of the largest in their layer.
+    """Count the active filters at threshold t_a: those with a norm of at least t_a of the largest in their layer.
 
     A layer whose weights are all zero has none.
 
@@ -100,9 +86,7 @@ def activity(norms: Mapping[str, Tensor], threshold: float) -> Activity:
     (0.75, 0.8333333333333334)
     """
     if not 0 <= threshold <= 1:
-        raise UserError(f"threshold = {threshold}; it is a share of the layer's largest norm: take one from 0 to 1")
-    if not norms:
-        raise UserError("there is no convolution to count active filters of")
+        raise UserError(f"threshold = {threshold}; it is a share of the layer's largest norm: give one from 0 to 1")
     active = {name: (layer >= threshold * layer.max()) & (layer.max() > 0) for name, layer in norms.items()}
     shares = {name: layer.double().mean().item() for name, layer in active.items()}
     return Activity(

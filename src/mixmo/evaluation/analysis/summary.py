@@ -1,23 +1,22 @@
-"""Everything the analyses say about some runs: what `mixmo analyse` prints."""
+"""Analyse runs: filters, members, diversity and training dynamics, as `mixmo analyse` prints them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from mixmo.evaluation.analysis.dynamics import average, columns, scored
-from mixmo.evaluation.analysis.filters import Activity, activity, check_finite, core_norms, encoder_norms, separation
-from mixmo.evaluation.run_scores import run_answers, stack
+from mixmo.evaluation.analysis.filters import Activity, activity, core_norms, encoder_norms, separation
+from mixmo.evaluation.models import open_models
+from mixmo.evaluation.pipeline import own_logits, stack
 from mixmo.metrics.diversity import DIVERSITY
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import json_ready
 from mixmo.metrics.scores import top1
 from mixmo.models import Network
 from mixmo.runs.directory import Run
-from mixmo.runs.network import load_network
-from mixmo.utils.errors import UserError
 from mixmo.utils.progress import track
 
 THRESHOLDS = (0.2, 0.3, 0.4, 0.5)  # of the paper's table
@@ -31,7 +30,7 @@ class RunAnalysis:
     run: str
     encoders: list[list[float]]  # l1 norms, (encoders, channels)
     separation: float | None  # of the members' channels; None where there is one encoder only
-    active: list[Activity]  # one a threshold
+    active: list[Activity]  # one per threshold
     top1: float  # of the ensemble
     members_top1: list[float]
     epochs: int  # averaged over below
@@ -48,7 +47,7 @@ class Analysis:
     diversity: dict[str, list[list[float]]]  # measure -> matrix over pairs of predictors
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and numbers, ready for JSON."""
+        """Return plain dicts, lists and numbers, ready for JSON."""
         return {name: json_ready(value) for name, value in asdict(self).items()}
 
 
@@ -60,28 +59,21 @@ def analyse(
     device: torch.device | None = None,
     root: Path | None = None,
 ) -> Analysis:
-    """Filters, members' accuracy, pairwise diversity and the averages over the last epochs.
+    """Measure filters, accuracy of the members, pairwise diversity and means over the last epochs.
 
     A run that has not ended is tested on the `device` with its data set from the folder `root`.
     """
     runs = [Run.open(path) for run in runs for path in run.networks()]
-    device = device or torch.device("cpu")
-    stored = [run.finished for run in runs]  # asked first: one may end while the weights of a checkpoint are read
-    nets = [measurable(run, which) for run in runs]
-    parts = [
-        run.logits(which) if kept else run_answers(run, net.to(device), device, root)
-        for run, net, kept in track(list(zip(runs, nets, stored, strict=True)), "runs")
-    ]
+    models = open_models([run.path for run in runs], which, device or torch.device("cpu"))
+    parts = [own_logits([model], which, "logits", root) for model in track(models, "runs")]
     logits_PNK, labels_N = stack(parts, [run.path for run in runs])
     return Analysis(
         which=which,
         runs=[
-            _analyse(run, net.cpu(), answers, thresholds, last)
-            for run, net, answers in track(list(zip(runs, nets, parts, strict=True)), "analysing runs")
+            _analyse(run, cast(Network, model.net.cpu()), part, thresholds, last)
+            for run, model, part in track(list(zip(runs, models, parts, strict=True)), "analysing runs")
         ],
-        predictors=[
-            f"{run.path}:{m}" for run, (logits, _) in zip(runs, parts, strict=True) for m in range(len(logits))
-        ],
+        predictors=[f"{run.path}:{m}" for run, part in zip(runs, parts, strict=True) for m in range(len(part.logits))],
         diversity={
             name: DIVERSITY[name](logits_PNK, labels_N).tolist()
             for name in track(list(DIVERSITY), "comparing all predictors")
@@ -89,8 +81,8 @@ def analyse(
     )
 
 
-def _analyse(run: Run, net: Network, answers: LabelledLogits, thresholds: Sequence[float], last: int) -> RunAnalysis:
-    logits_MNK, labels_N = answers
+def _analyse(run: Run, net: Network, part: LabelledLogits, thresholds: Sequence[float], last: int) -> RunAnalysis:
+    logits_MNK, labels_N = part
     norms = core_norms(net)
     table = columns(run)
     return RunAnalysis(
@@ -105,18 +97,8 @@ def _analyse(run: Run, net: Network, answers: LabelledLogits, thresholds: Sequen
     )
 
 
-def measurable(run: Run, which: str) -> Network:
-    """The network of a run, if its weights are numbers."""
-    net = load_network(run, which)
-    try:
-        check_finite(net)
-    except UserError as error:
-        raise UserError(f"{run.path / which}.safetensors: {error}") from error
-    return net
-
-
 def channel_separation(net: Network) -> float | None:
-    """`separation` of a network's encoders: None with one encoder for all; 1 where the channels are concatenated."""
+    """Return `separation` of a network's encoders: None with one for all, 1 where the channels are concatenated."""
     if len(net.encoders) < 2:
         return None
     return 1.0 if net.concat else separation(encoder_norms(net))

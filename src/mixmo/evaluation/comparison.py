@@ -1,0 +1,99 @@
+"""Compare runs: scores side by side, differences of their recipes, mean and standard deviation over seeds."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mixmo.evaluation.run_scores import score_runs
+from mixmo.metrics.report import json_ready
+from mixmo.runs.directory import SCORES, Run
+
+
+class ComparedRun(NamedTuple):
+    """One run of a comparison."""
+
+    run: str
+    finished: bool
+    epoch: int | None  # last scored epoch of a run that has not ended, whose scores these are; else None
+    recipe: dict[str, Any]
+    scores: dict[str, float | None]  # of the ensemble of its members; empty before an epoch was scored
+
+
+class Seeds(NamedTuple):
+    """Finished runs whose recipes differ in the seed only."""
+
+    runs: list[str]
+    mean: dict[str, float]
+    std: dict[str, float]  # of a sample: with n - 1
+
+
+class Comparison(NamedTuple):
+    """What `compare_runs` returns."""
+
+    which: str
+    runs: list[ComparedRun]
+    recipes: dict[str, list[Any]]  # the fields that differ, with the value of each run
+    seeds: list[Seeds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists and numbers, ready for JSON."""
+        rows = [{name: value for name, value in run._asdict().items() if name != "recipe"} for run in self.runs]
+        return dict(json_ready(self._asdict() | {"runs": rows}))
+
+
+def compare_runs(paths: Sequence[Path], which: str = "last", sort: str | None = None) -> Comparison:
+    """Compare runs by their stored scores, without their weights or logits.
+
+    Args:
+        paths: Run directories. For one that has not ended, the scores of its last scored epoch are taken; a run of
+            several networks is scored as their ensemble, from its logits.
+        which: Epoch of the scores of finished runs, "last" or "best".
+        sort: Score to sort by, the best first; None keeps the given order.
+
+    Returns:
+        The runs with their scores, the recipe fields that differ, and statistics over seeds.
+
+    Raises:
+        UserError: A path is no run directory, or a file of it is damaged.
+    """
+    runs = [_run(Run.open(path), which) for path in paths]
+    if sort is not None:
+        sign = -1 if sort in ("top1", "top5") else 1
+        runs.sort(key=lambda run: (run.scores.get(sort) is None, sign * (run.scores.get(sort) or 0)))
+    fields = [field for field in runs[0].recipe if any(run.recipe[field] != runs[0].recipe[field] for run in runs)]
+    return Comparison(which, runs, {field: [run.recipe[field] for run in runs] for field in fields}, _seeds(runs))
+
+
+def _run(run: Run, which: str) -> ComparedRun:
+    recipe, finished, epoch = run.recipe, run.finished, None
+    scores: dict[str, Any] = {}
+    if finished and recipe.networks > 1:
+        scores = score_runs([run], epochs=[which]).reports[which].ensemble._asdict()
+    elif finished:
+        scores = run.json("scores.json")[which]["ensemble"]
+    elif scored := [line for line in run.metrics() if "test" in line]:
+        epoch, scores = scored[-1]["epoch"], scored[-1]["test"]["ensemble"]
+    found = {name: scores[name] for name in SCORES if name in scores}
+    return ComparedRun(str(run.path), finished, epoch, recipe.to_dict(), found)
+
+
+def _seeds(runs: Sequence[ComparedRun]) -> list[Seeds]:
+    groups: dict[str, list[ComparedRun]] = {}
+    for run in runs:
+        if run.finished:
+            groups.setdefault(repr(run.recipe | {"seed": None}), []).append(run)
+    found = []
+    for group in groups.values():
+        if len({run.recipe["seed"] for run in group}) < 2:
+            continue
+        values = {name: [run.scores[name] for run in group] for name in group[0].scores}
+        whole = {name: [v for v in column if v is not None] for name, column in values.items() if None not in column}
+        found.append(
+            Seeds(
+                [run.run for run in group],
+                {name: statistics.fmean(column) for name, column in whole.items()},
+                {name: statistics.stdev(column) for name, column in whole.items()},
+            )
+        )
+    return found

@@ -1,0 +1,94 @@
+"""One pipeline for every score: open networks, predict labelled images, stack the logits, score them.
+
+models = open_models(paths, which, device)  # runs, saved folders, shipped and Hub names
+images = labelled_images(models[0], on, root)  # the test images of a data set, or image files
+logits_MNK, labels_N = predict_images(models, images)  # the members of all models, stacked as one ensemble
+report = mixmo.metrics.evaluate(logits_MNK, labels_N)
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from mixmo.evaluation.images import LabelledImages, dataset_images
+from mixmo.evaluation.models import Model
+from mixmo.metrics.logits import LabelledLogits
+from mixmo.runs.directory import Run
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import Work
+
+
+def predict_images(
+    models: Sequence[Model],
+    images: LabelledImages,
+    doing: str = "scoring images",
+    images_per_pass: int = 1,
+    work: Work | None = None,
+) -> LabelledLogits:
+    """Predict labelled images with every model and stack the logits.
+
+    Args:
+        models: Networks of one ensemble, as `open_models` returns them.
+        images: What to predict, as `labelled_images` returns it.
+        doing: Name of the work in the progress bar.
+        images_per_pass: Different images per forward pass (multiplexed inference).
+        work: A progress bar to count in, in place of a new one.
+
+    Returns:
+        Logits (heads of all models, N, K) and labels (N,), on the CPU.
+
+    Raises:
+        UserError: The images have classes that a model does not know, or none can be read.
+    """
+    with nullcontext(work) if work is not None else Work(doing, len(models) * len(images)) as counted:
+        parts = [_predict(model, images, images_per_pass, counted) for model in models]
+    return stack(parts, [model.path for model in models])
+
+
+def _predict(model: Model, images: LabelledImages, images_per_pass: int, work: Work) -> LabelledLogits:
+    batches = images.batches(model, model.batch * images_per_pass, work)
+    parts = [LabelledLogits(model.logits(part.resident, images_per_pass), part.labels) for part in batches]
+    logits_MNK, labels_N = LabelledLogits.joined(parts)
+    return LabelledLogits(logits_MNK.cpu(), labels_N.cpu())
+
+
+def own_logits(models: Sequence[Model], which: str, source: str, root: Path | None) -> LabelledLogits:
+    """Return the stacked logits of the test set that each model was trained with.
+
+    A finished run has them stored (`source` "logits"); other models, and `source` "weights", predict them. They are
+    those of the opened weights, even if a training has written others since.
+    """
+    parts = [
+        Run(model.path).logits(which)
+        if model.stored and source == "logits"
+        else predict_images([model], dataset_images(model, None, root, model.device), "predicting test images")
+        for model in models
+    ]
+    return stack(parts, [model.path for model in models])
+
+
+def stack(parts: Sequence[LabelledLogits], paths: Sequence[Path]) -> LabelledLogits:
+    """Stack the members of all models as those of one ensemble, (sum of heads, N, K), if they share a test set."""
+    first = parts[0]
+    for path, part in zip(paths, parts, strict=True):
+        if not torch.equal(part.labels, first.labels) or part.logits.shape[1:] != first.logits.shape[1:]:
+            raise UserError(f"{path} was tested on other data than {paths[0]}; an ensemble needs one test set")
+    return LabelledLogits(torch.cat([part.logits for part in parts]), first.labels)
+
+
+def check_different(paths: Sequence[Path]) -> None:
+    """Raise an error for a network given twice, which would count as two members."""
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise UserError(f"{path} is given twice; an ensemble needs different runs")
+        seen.add(path.resolve())
+
+
+def check_same_classes(models: Sequence[Model]) -> None:
+    """Raise an error for models that do not know the same classes in the same order."""
+    for model in models:
+        if model.about.classes != models[0].about.classes:
+            raise UserError(f"{model.path} knows other classes than {models[0].path}; an ensemble needs the same")
