@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mixmo.baselines.feature_mixing import HIDDEN, draw_hidden
+from mixmo.baselines.feature_mixing import FEATURE_MIXING, draw_feature_mixing
 
 SHAPES = [torch.Size((3, 16, 16)), torch.Size((3, 8, 8))]
 DRAWS = 1000
@@ -15,8 +15,8 @@ DRAWS = 1000
 def shares(name: str) -> list[tuple[Tensor, ...]]:
     """What each stage's input keeps of its own, batch by batch."""
     generator = torch.Generator().manual_seed(0)
-    kind = HIDDEN[name]
-    drawn = (draw_hidden(kind, 2.0, SHAPES, 4, torch.device("cpu"), generator) for _ in range(DRAWS))
+    kind = FEATURE_MIXING[name]
+    drawn = (draw_feature_mixing(kind, 2.0, SHAPES, 4, torch.device("cpu"), generator) for _ in range(DRAWS))
     return [kind.shares(draws)[0] for draws in drawn]
 
 

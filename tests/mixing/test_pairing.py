@@ -1,4 +1,4 @@
-"""Which images meet: batch repetition, one order a member, MIMO's input repetition."""
+"""Which images are mixed: batch repetition, one order per member, MIMO's input repetition."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def loop(unique: Tensor, repetition: int, order: Tensor, rho: float, u: Tensor) 
     return [[rows[0][n] if u[n] < rho else row[n] for n in range(len(row))] for row in rows]
 
 
-def test_equals_loop() -> None:
+def test_pairs_equal_a_loop() -> None:
     for repetition in (1, 2, 4):
         order, u = draw_order(3, 32, device=torch.device("cpu")), torch.rand(32)
         unique = torch.randperm(500)[: 32 // repetition]

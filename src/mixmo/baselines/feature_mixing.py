@@ -22,7 +22,7 @@ PLACES = 3
 GAMMA = 0.5  # share of the features that PatchUp asks for
 
 
-class HiddenDraws(NamedTuple):
+class FeatureMixingDraws(NamedTuple):
     """The randomness of one batch."""
 
     order: Tensor  # (N,) a permutation: who is whose partner
@@ -31,7 +31,7 @@ class HiddenDraws(NamedTuple):
     noise: tuple[Tensor, ...]  # (C, h, w) uniform, a map for each place that needs one
 
 
-Shares = Callable[[HiddenDraws], tuple[tuple[Tensor, ...], Tensor]]
+Shares = Callable[[FeatureMixingDraws], tuple[tuple[Tensor, ...], Tensor]]
 
 
 class Kind(NamedTuple):
@@ -42,25 +42,25 @@ class Kind(NamedTuple):
     weight: float  # of the loss
 
 
-HIDDEN: Registry[Kind] = Registry("feature mixing")
+FEATURE_MIXING: Registry[Kind] = Registry("feature mixing")
 
 
-def draw_hidden(
+def draw_feature_mixing(
     kind: Kind, alpha: float, shapes: Sequence[torch.Size], n: int, device: torch.device, generator: Generator
-) -> HiddenDraws:
+) -> FeatureMixingDraws:
     """The randomness for n samples; `shapes` (C, h, w) are those of the features that enter each stage of the core."""
     order = draw_order(n, device=device, generator=generator)
     batch = torch.rand(5, device=device, generator=generator)
     gamma = draw_gamma(alpha, 2, device=device, generator=generator)
     noise = tuple(torch.rand(shapes[k], device=device, generator=generator) for k in kind.stages)
-    return HiddenDraws(order, batch, gamma, noise)
+    return FeatureMixingDraws(order, batch, gamma, noise)
 
 
-def place(draws: HiddenDraws) -> Tensor:
+def place(draws: FeatureMixingDraws) -> Tensor:
     return (draws.batch[0] * PLACES).long().clamp_max(PLACES - 1)
 
 
-def manifold_mixup(draws: HiddenDraws) -> tuple[tuple[Tensor, ...], Tensor]:
+def manifold_mixup(draws: FeatureMixingDraws) -> tuple[tuple[Tensor, ...], Tensor]:
     """Manifold Mixup: lambda h_i + (1 - lambda) h_k before stage 0, 1 or 2, lambda ~ Beta(alpha, alpha) per batch.
 
     The encoder is linear, so mixing what enters stage 0 of a WRN or PreActResNet is mixing pixels, which is the first
@@ -70,7 +70,7 @@ def manifold_mixup(draws: HiddenDraws) -> tuple[tuple[Tensor, ...], Tensor]:
     return tuple(torch.where(place(draws) == k, lam, 1.0) for k in range(PLACES)), lam
 
 
-def patchup(draws: HiddenDraws) -> tuple[tuple[Tensor, ...], Tensor]:
+def patchup(draws: FeatureMixingDraws) -> tuple[tuple[Tensor, ...], Tensor]:
     """Hard PatchUp: blocks of features swapped with the partner's, one pattern (C, h, w) for the batch.
 
     As in its authors' code, the three places are CutMix at the input (here on the encoder's output), blocks on the
@@ -92,8 +92,8 @@ def fitting(map_Chw: Tensor) -> int:
     return min(BLOCK, (min(map_Chw.shape[-2:]) - 1) // 2 * 2 + 1)
 
 
-HIDDEN.add("manifold-mixup")(Kind(manifold_mixup, stages=(), weight=1.0))
-HIDDEN.add("patchup")(Kind(patchup, stages=(0, 1), weight=2.0))
+FEATURE_MIXING.add("manifold-mixup")(Kind(manifold_mixup, stages=(), weight=1.0))
+FEATURE_MIXING.add("patchup")(Kind(patchup, stages=(0, 1), weight=2.0))
 
 
 def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from mixmo.augment.augmix import augmix
 from mixmo.augment.pixel import AUGMENTATIONS
-from mixmo.baselines.feature_mixing import HIDDEN
+from mixmo.baselines.feature_mixing import FEATURE_MIXING
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.cli.arguments import parse, parser
 from mixmo.data import DATASETS, folder
@@ -29,7 +29,7 @@ def recipes() -> dict[str, str]:
 
 def augmentations() -> dict[str, str]:
     pixel = {f"--pixel {name}": about(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
-    hidden = {f"--hidden {name}": about(HIDDEN[name].shares) for name in HIDDEN}
+    hidden = {f"--hidden {name}": about(FEATURE_MIXING[name].shares) for name in FEATURE_MIXING}
     saliency = {f"--saliency {name}": about(SALIENCY[name].apply) for name in SALIENCY}
     return pixel | hidden | saliency | {"--augmix true": about(augmix)}
 
