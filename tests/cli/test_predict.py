@@ -269,7 +269,7 @@ def test_a_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Pa
         (("RUN", "IMAGES", "--out", "TAKEN"), "exists already; give another --out, or remove it"),
         (("RUN", "IMAGES", "--out", "EMPTY/a/b.csv"), "is no folder to write b.csv to"),
         (("RUN", "IMAGES", "--format", "xml"), "format"),
-        (("RUN", "IMAGES", "--level", "90"), "level = 90.0 is no probability"),
+        (("RUN", "IMAGES", "--level", "90"), "level = 90.0"),
         (("RUN", "IMAGES", "--calibrate-on", "FOREIGN"), "has classes that the model does not know: cat"),
         (
             ("PLAIN", "IMAGES", "--level", "0.8"),

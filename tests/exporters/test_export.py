@@ -254,7 +254,7 @@ def test_a_calibration_of_another_network(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"`calibration` takes images.* net\.about = mixmo\.About.* or as temperature="):
         export(net, tmp_path / "net.onnx", size=SIZE, calibration=fitted)  # type: ignore[arg-type]
     net.about = About(SIZE, (0.3,), (0.4,), calibration=fitted)
-    with pytest.raises(UserError, match="fitted to 3 classes, and the network knows 10"):
+    with pytest.raises(UserError, match="3 classes"):
         export(net, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
 
