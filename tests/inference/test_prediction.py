@@ -1,7 +1,6 @@
 """mixmo.predict, Prediction and Calibration: against plain computations, for one network and for several."""
 
 import dataclasses
-import json
 import math
 
 import numpy as np
