@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import mixmo
 from mixmo import data
-from mixmo.augment.basic import fit, normalise
+from mixmo.augment.basic import normalise, to_shape
 from mixmo.calibration.posthoc import Calibration
 from mixmo.cli.app import main
 from mixmo.engine import Runtime, train
@@ -529,7 +529,7 @@ def test_command_enlarges_the_images_as_the_network_sees_them(
     about = About((3, 16, 16), (0.3,) * 3, (0.4,) * 3, digits.classes, resize=18, dataset="digits")
     folder, path = mixmo.save_pretrained(net, tmp_path / "saved", about=about), tmp_path / "a.onnx"
     assert main(["export", str(folder), "--to", str(path), "--precision", "int8"]) == 0
-    images = normalise(fit(digits.test.images, 3, 18, 18)[:, 1:17, 1:17], about.mean, about.std).contiguous()
+    images = normalise(to_shape(digits.test.images, 3, 18, 18)[:, 1:17, 1:17], about.mean, about.std).contiguous()
     top1 = (run_file(path, images)["probs"].argmax(1) == digits.test.labels.numpy()).mean()
     assert f"Top1: {100 * top1:.2f} %" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mixmo import data
-from mixmo.augment.basic import fit
+from mixmo.augment.basic import to_shape
 from mixmo.data import folder as folders
 from mixmo.data.catalog import where
 from mixmo.data.corrupted import COMMON, Cell, corrupted
@@ -201,7 +201,7 @@ def _foreign_logits(model: Model, split: Split, work: Work) -> Tensor:
     parts = []
     for part in split.batches(500):
         images = part.resident.to(model.device)
-        seen = fit(images, *model.about.size) if model.about.resize is None else model.prepared(images)
+        seen = to_shape(images, *model.about.size) if model.about.resize is None else model.prepared(images)
         parts.append(model(seen).logits.cpu())
         work.advance(len(part.labels))
     return torch.cat(parts, 1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixmo import data
-from mixmo.augment.basic import centre, fit
+from mixmo.augment.basic import centre, to_shape
 from mixmo.calibration.posthoc import Calibration
 from mixmo.data.folder import PREFIX, in_class_folders, in_csv
 from mixmo.data.types import Dataset, Split
@@ -64,7 +64,7 @@ class Model(NamedTuple):
                 "mixmo.predict"
             )
         side = self.about.resize or height
-        return centre(fit(images_NHWC, channels, side, side), height)
+        return centre(to_shape(images_NHWC, channels, side, side), height)
 
     def read(self, paths: Sequence[str], doing: str) -> Iterator[Read]:
         """Batches of files, with the progress and the time left on standard error, and the names of the unreadable."""
