@@ -71,16 +71,15 @@ class Mixer:
             raise unknown("mask", self.mask, [*MASKS, *UNMASKED])
         if self.association not in ASSOCIATIONS:
             raise unknown("association", self.association, ASSOCIATIONS)
-        valid = {
-            "members of at least 1": self.members >= 1,
-            "alpha above 0": 0 < self.alpha < math.inf,
-            "p from 0 (linear mixing only) to 1 (masks only)": 0 <= self.p <= 1,
-            f"r of at least {SMALLEST_R} (inf: equal weights)": self.r >= SMALLEST_R,
-            "stride of at least 1": self.stride >= 1,
-        }
-        for wanted, fulfilled in valid.items():
-            if not fulfilled:
-                raise UserError(f"{self}: give {wanted}")
+        for name, valid, wanted in (
+            ("members", self.members >= 1, "at least 1"),
+            ("alpha", 0 < self.alpha < math.inf, "a number above 0"),
+            ("p", 0 <= self.p <= 1, "a probability, from 0 (linear mixing only) to 1 (masks only)"),
+            ("r", self.r >= SMALLEST_R, f"at least {SMALLEST_R} (inf: equal weights)"),
+            ("stride", self.stride >= 1, "at least 1"),
+        ):
+            if not valid:
+                raise UserError(f"{name} = {getattr(self, name)}; give {wanted}")
 
     def __call__(
         self, images: Tensor, labels: Tensor, progress: float = 0.0, generator: Generator | None = None
