@@ -110,5 +110,5 @@ def test_temperatures(half, reference, heads, labels):
 def test_calibrated_nll(reference, report, heads, labels, halves):
     expected = reference["own/M2/calibrated_nll_with_T_exact"].item()
     assert report.ensemble.nllc == pytest.approx(expected, rel=1e-8)
-    result = calibrate_halves(heads.double().mean(0), labels, halves=halves)
+    result = calibrate_halves(heads.double().mean(0), labels, halves)
     assert result.score(nll, labels).item() == report.ensemble.nllc

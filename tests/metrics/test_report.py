@@ -17,7 +17,7 @@ def test_report_equals_the_single_functions(draw):
     predictors = [(report.ensemble, logits.mean(0)), *zip(report.members, logits, strict=True)]
     assert len(predictors) == 4
     for scores, logits_NK in predictors:
-        calibrated = calibrate_halves(logits_NK, labels, seed=4)
+        calibrated = calibrate_halves(logits_NK, labels, random_halves(120, seed=4))
         for name in METRICS:
             assert getattr(scores, name) == METRICS[name](logits_NK, labels).item()
         assert scores.nllc == calibrated.score(nll, labels).item()
@@ -47,7 +47,7 @@ def test_user_defined_scores_are_reported(draw, monkeypatch):
     before = evaluate(logits, labels)
     assert before == evaluate(logits, labels, seed=0) != evaluate(logits, labels, seed=1)
     METRICS.add("worst")(lambda logits_NK, labels_N: nll(logits_NK[:1], labels_N[:1]))
-    METRICS.add("images")(lambda logits_NK, labels_N: len(labels_N))
+    METRICS.add("images")(lambda logits_NK, labels_N: len(labels_N))  # any number is converted
     DIVERSITY.add("gap")(lambda logits_PNK, labels_N: (logits_PNK[:, None] - logits_PNK).abs().amax((2, 3)))
     report = evaluate(logits, labels)
     first = [nll(logits_NK[:1], labels[:1]).item() for logits_NK in (logits.mean(0), *logits)]
@@ -64,24 +64,6 @@ def test_reserved_names_raise(name):
         METRICS.add(name)(nll)
     with pytest.raises(UserError, match="own"):
         DIVERSITY.add("own")(nll)
-
-
-@pytest.mark.parametrize("value", [torch.zeros(3), None, "0,5"])
-def test_a_metric_that_returns_no_number_raises(draw, monkeypatch, value):
-    monkeypatch.setattr(METRICS, "_things", dict(METRICS._things))
-    METRICS.add("odd")(lambda logits_NK, labels_N: value)
-    with pytest.raises(UserError, match="odd"):
-        evaluate(*draw(2, 50, 4))
-
-
-@pytest.mark.parametrize("value", [torch.zeros(2), torch.zeros(2, 3), 0.5])
-def test_a_measure_that_returns_no_matrix_raises(draw, monkeypatch, value):
-    monkeypatch.setattr(DIVERSITY, "_things", dict(DIVERSITY._things))
-    DIVERSITY.add("both_right")(lambda logits_PNK, labels_N: torch.full((2, 2), 7))  # integers are converted
-    assert evaluate(*draw(2, 50, 4)).diversity.own == {"both_right": 7.0}
-    DIVERSITY.add("odd")(lambda logits_PNK, labels_N: value)
-    with pytest.raises(UserError, match="odd"):
-        evaluate(*draw(2, 50, 4))
 
 
 def test_one_member_is_its_own_ensemble_without_diversity(draw):
@@ -156,3 +138,24 @@ def test_labels_that_do_not_fit_raise(change, word, draw):
 def test_labels_may_have_any_integer_type(draw):
     logits, labels = draw(2, 10, 4)
     assert evaluate(logits, labels.to(torch.uint8)) == evaluate(logits, labels)
+
+
+@pytest.mark.parametrize(
+    "halves",
+    [
+        ([0, 1], [2, 3, 4]),  # one sample is missing
+        ([0, 1, 2], [2, 3, 4, 5]),  # one is named twice
+        ([], [0, 1, 2, 3, 4, 5]),
+        ([0, 1, 2, 3, 4, 5], []),
+    ],
+)
+def test_halves_that_are_no_partition_raise(halves, draw):
+    logits, labels = draw(2, 6, 3)
+    first, second = (torch.tensor(half, dtype=None if half else torch.int64) for half in halves)
+    with pytest.raises(UserError, match="halves"):
+        evaluate(logits, labels, halves=(first, second))
+
+
+def test_one_sample_raises():
+    with pytest.raises(UserError, match="halves"):
+        evaluate(torch.zeros(2, 1, 3), torch.tensor([0]))

@@ -8,7 +8,6 @@ from scipy.optimize import minimize_scalar
 
 from mixmo.metrics.scores import ece, nll
 from mixmo.metrics.temperature import T_MAX, T_MIN, Calibrated, calibrate_halves, fit_temperature, random_halves
-from mixmo.utils.errors import UserError
 
 
 def two_class(margins, right):
@@ -111,7 +110,7 @@ def test_random_halves_are_a_seeded_partition(samples):
 def test_each_half_is_scaled_by_the_temperature_of_the_other(draw):
     (logits,), labels = draw(1, 101, 6)
     first, second = random_halves(101, seed=5)
-    result = calibrate_halves(logits, labels, seed=5)
+    result = calibrate_halves(logits, labels, (first, second))
     assert result.temperatures == (
         fit_temperature(logits[first], labels[first]),
         fit_temperature(logits[second], labels[second]),
@@ -132,29 +131,7 @@ def test_halves_have_equal_weight_whatever_their_sizes():
 
 def test_calibration_keeps_the_predictions_and_lowers_the_nll_of_an_overconfident_network(draw):
     (logits,), labels = draw(1, 1000, 10)
-    result = calibrate_halves(5 * logits, labels)
+    result = calibrate_halves(5 * logits, labels, random_halves(1000))
     assert torch.equal(result.logits.argmax(1), logits.argmax(1))
     assert result.score(nll, labels) < 0.7 * nll(5 * logits, labels)
     assert result.score(ece, labels) < 0.5 * ece(5 * logits, labels)
-
-
-@pytest.mark.parametrize(
-    "halves",
-    [
-        ([0, 1], [2, 3, 4]),  # one sample is missing
-        ([0, 1, 2], [2, 3, 4, 5]),  # one is named twice
-        ([], [0, 1, 2, 3, 4, 5]),
-        ([0, 1, 2, 3, 4, 5], []),
-    ],
-)
-def test_halves_that_are_no_partition_raise(halves, draw):
-    (logits,), labels = draw(1, 6, 3)
-    first, second = (torch.tensor(half, dtype=None if half else torch.int64) for half in halves)
-    with pytest.raises(UserError, match="halves"):
-        calibrate_halves(logits, labels, halves=(first, second))
-
-
-def test_one_sample_raises():
-    with pytest.raises(UserError, match="at least two"):
-        calibrate_halves(torch.zeros(1, 3), torch.tensor([0]))
-    assert calibrate_halves(torch.zeros(2, 3), torch.tensor([0, 1])).temperatures == (1.0, 1.0)

@@ -53,14 +53,14 @@ def test_labels_may_have_any_integer_type() -> None:
 @pytest.mark.parametrize(
     ("targets", "word"),
     [
-        (LABELS + (LABELS == 4), "label 5"),
-        (LABELS - 100, "label -100"),  # which cross-entropy would ignore
+        (LABELS + (LABELS == 4), "label is 5"),
+        (LABELS - 100, "label is -100"),  # which cross-entropy would ignore
         (LABELS.float(), "integer"),
         (torch.full((2, 3, 4), 0.25), "shape"),
         (LABELS[..., None], "shape"),
         (LABELS[:, :2], "shape"),
-        (torch.tensor([0.0, 1, 1, 0, 1]).expand(2, 3, 5), "sum to 3"),
-        (torch.full((2, 3, 5), float("nan")), "sum to nan"),
+        (torch.tensor([0.0, 1, 1, 0, 1]).expand(2, 3, 5), "sums to 3"),
+        (torch.full((2, 3, 5), float("nan")), "sums to nan"),
     ],
 )
 def test_targets_that_do_not_fit_raise(targets: Tensor, word: str) -> None:

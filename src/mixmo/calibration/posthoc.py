@@ -9,7 +9,7 @@ from torch import Tensor
 from mixmo.calibration.conformal import CONFORMAL, Conformal, fewest, fit_conformal, tune_raps
 from mixmo.calibration.selective import Selective, fit_selective
 from mixmo.metrics.checks import check_predictions
-from mixmo.metrics.temperature import newton_temperature
+from mixmo.metrics.temperature import fit_temperature
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError
 
@@ -50,10 +50,7 @@ class Calibration:
     def check_classes(self, classes: int) -> None:
         """Raise a UserError unless it was fitted to this number of classes."""
         if self.classes not in (0, classes):
-            raise UserError(
-                f"the calibration was fitted to {self.classes} classes, but the network has {classes}; fit it to this "
-                "network's logits with mixmo.calibrate"
-            )
+            raise UserError(f"the calibration was fitted to {self.classes} classes, not {classes}; fit it again")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and numbers, ready for JSON."""
@@ -68,13 +65,9 @@ class Calibration:
         """
         try:
             conformal, selective = fields["conformal"], fields["selective"]
-            return cls(
-                **fields
-                | {
-                    "conformal": None if conformal is None else Conformal(**conformal),
-                    "selective": None if selective is None else Selective(**selective),
-                }
-            )
+            conformal = None if conformal is None else Conformal(**conformal)
+            selective = None if selective is None else Selective(**selective)
+            return cls(**fields | {"conformal": conformal, "selective": selective})
         except (KeyError, TypeError) as error:
             raise UserError(f"this is no calibration that mixmo saved ({error}); fit it again") from error
 
@@ -109,7 +102,7 @@ def calibrate(
     Raises:
         UserError: If logits and labels do not fit, a number is no probability, or there are too few samples.
     """
-    logits_MNK, labels_N = check_predictions(logits_MNK, labels_N, "MNK")
+    logits_MNK, labels_N = check_predictions(logits_MNK, labels_N)
     _check_settings(logits_MNK, level, method, risk, delta)
     mean_NK, samples = logits_MNK.mean(0), len(labels_N)
     generator = torch.Generator().manual_seed(seed)
@@ -123,7 +116,7 @@ def calibrate(
         mean_NK[rest], labels_N[rest], level, method, randomised=randomised, lam=lam, k_reg=k_reg, u_N=u_N[rest]
     )
     selective = None if risk is None else fit_selective(mean_NK, labels_N, risk, delta)
-    return Calibration(newton_temperature(mean_NK, labels_N), conformal, selective, samples, logits_MNK.shape[-1])
+    return Calibration(fit_temperature(mean_NK, labels_N), conformal, selective, samples, logits_MNK.shape[-1])
 
 
 def _check_settings(logits_MNK: Tensor, level: float, method: str, risk: float | None, delta: float) -> None:

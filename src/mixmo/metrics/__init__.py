@@ -1,7 +1,7 @@
 """Scores as pure functions of logits and labels, in float64 on the device of the tensors.
 
-`evaluate(logits_MNK, labels_N)` checks its arguments and computes them all. The functions in `METRICS`, `DIVERSITY` and
-`DETECTORS` are kernels: they do not check theirs.
+`evaluate(logits_MNK, labels_N)` checks its arguments and computes them all. The other functions, in `METRICS`,
+`DIVERSITY` and `DETECTORS` too, are the formulas: they do not check theirs.
 Shape legend: N samples, K classes, M members, P predictors (the members of one or several networks).
 """
 

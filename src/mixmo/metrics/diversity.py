@@ -1,8 +1,8 @@
 """How much predictors differ: the members of a network, or all members of several networks, as P predictors.
 
-A measure maps logits (P, N, K) and labels (N,) to a float64 matrix (P, P) over pairs, unchecked; `pair_mean` averages
-it. For predictors i and j, the samples are counted as n_11 (both correct), n_00 (both wrong), n_10 (only i correct) and
-n_01 (only j). Every measure is finite: its docstring defines it where the formula is 0/0.
+A measure maps logits (P, N, K) and labels (N,) to a float64 matrix (P, P) over pairs; `pair_mean` averages it. For
+predictors i and j, the samples are counted as n_11 (both correct), n_00 (both wrong), n_10 (only i correct) and n_01
+(only j). Every measure is finite: its docstring defines it where the formula is 0/0.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Out-of-distribution (OOD) detection: detectors and AUROC, AUPR, FPR95.
 
-A detector maps members' logits (M, N, K) to float64 scores (N,), unchecked: the HIGHER, the more out of distribution.
+A detector maps members' logits (M, N, K) to float64 scores (N,): the HIGHER, the more out of distribution. Then
 `auroc`, `aupr` and `fpr95` compare the scores of in-distribution and OOD samples; ties are counted exactly.
 q_n is the softmax of the mean logits (the ensemble), p_mn that of member m, and H(.) the entropy in nats.
 """
@@ -10,7 +10,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mixmo.metrics.checks import check_scores
 from mixmo.utils.registry import Registry
 
 Detector = Callable[[Tensor], Tensor]  # logits (M, N, K) -> scores (N,) float64
@@ -76,16 +75,8 @@ def auroc(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
 
     Returns:
         The area, 0-dim float64.
-
-    Raises:
-        UserError: If the scores are empty, not one per sample, or NaN.
     """
-    return area_under_roc(*check_scores(inside_scores, outside_scores))
-
-
-def area_under_roc(inside_I: Tensor, outside_O: Tensor) -> Tensor:
-    """The kernel of `auroc`."""
-    inside_I = inside_I.sort()[0]
+    inside_I, outside_O = inside_scores.double().sort()[0], outside_scores.double()
     below = torch.searchsorted(inside_I, outside_O).sum()
     not_above = torch.searchsorted(inside_I, outside_O, right=True).sum()
     return (below + not_above).double() / (2 * len(inside_I) * len(outside_O))
@@ -104,11 +95,8 @@ def aupr(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
 
     Returns:
         The area, 0-dim float64.
-
-    Raises:
-        UserError: If the scores are empty, not one per sample, or NaN.
     """
-    inside_I, outside_O = (scores.sort()[0] for scores in check_scores(inside_scores, outside_scores))
+    inside_I, outside_O = (scores.double().sort()[0] for scores in (inside_scores, outside_scores))
     false_O = len(inside_I) - torch.searchsorted(inside_I, outside_O)  # in-distribution, at or above each OOD score
     true_O = len(outside_O) - torch.searchsorted(outside_O, outside_O)
     return (true_O.double() / (true_O + false_O)).mean()
@@ -127,10 +115,6 @@ def fpr95(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
 
     Returns:
         The rate, 0-dim float64.
-
-    Raises:
-        UserError: If the scores are empty, not one per sample, or NaN.
     """
-    inside_I, outside_O = check_scores(inside_scores, outside_scores)
-    needed = -(-19 * len(inside_I) // 20)  # the ceiling of 95 %, in integers
-    return (outside_O <= inside_I.sort()[0][needed - 1]).double().mean()
+    needed = -(-19 * len(inside_scores) // 20)  # the ceiling of 95 %, in integers
+    return (outside_scores.double() <= inside_scores.double().sort()[0][needed - 1]).double().mean()

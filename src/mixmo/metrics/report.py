@@ -6,32 +6,21 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mixmo.metrics.checks import check_predictions
+from mixmo.metrics.checks import check_halves, check_predictions
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
 from mixmo.metrics.scores import METRICS, ece, nll
-from mixmo.metrics.temperature import Halves, checked_halves, exchange_temperatures
+from mixmo.metrics.temperature import Halves, calibrate_halves, random_halves
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError, first_line
 
 
 class Scores(NamedTuple):
-    """The scores of one predictor: one field per built-in metric of `METRICS`, and the calibrated scores.
+    """The scores of one predictor: one field per built-in metric of `METRICS`, and the calibrated `nllc` and `ecec`.
 
-    Attributes:
-        top1: Accuracy, from 0 to 1.
-        top5: Top-5 accuracy, from 0 to 1.
-        nll: Negative log-likelihood, in nats.
-        nllc: Calibrated NLL: mean over two halves, each at the temperature of the other, as in the paper's tables.
-        brier: Brier score.
-        ece: Expected calibration error, over all samples.
-        ecec: Calibrated ECE, over two halves. ECE is biased upwards by small samples: it may exceed `ece`.
-        tace: Thresholded adaptive calibration error.
-        auc: AUROC of the confidence as a detector of correct predictions.
-        temperatures: Fitted on the first and on the second half.
-        own: User-defined metrics, by name.
+    These are means over two halves, each at the temperature of the other, as in the paper's tables. ECE is biased
+    upwards by small samples: `ecec` may exceed `ece`, which is over all samples.
     """
 
-    top1: float
+    top1: float  # shares, from 0 to 1
     top5: float
     nll: float
     nllc: float
@@ -40,8 +29,8 @@ class Scores(NamedTuple):
     ecec: float
     tace: float
     auc: float
-    temperatures: tuple[float, float]
-    own: dict[str, float]
+    temperatures: tuple[float, float]  # fitted on the first and on the second half
+    own: dict[str, float]  # user-defined metrics, by name
 
 
 class Diversity(NamedTuple):
@@ -57,17 +46,11 @@ class Diversity(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What `evaluate` returns.
+    """What `evaluate` returns."""
 
-    Attributes:
-        ensemble: Scores of the mean of the members' logits.
-        members: Scores of each member alone, with its own temperatures.
-        diversity: Means over pairs of members; None for a single member.
-    """
-
-    ensemble: Scores
-    members: tuple[Scores, ...]
-    diversity: Diversity | None
+    ensemble: Scores  # of the mean of the members' logits
+    members: tuple[Scores, ...]  # each alone, with its own temperatures
+    diversity: Diversity | None  # None for a single member
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and floats for JSON: None for NaN; user-defined scores beside the others."""
@@ -109,13 +92,13 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
         All scores.
 
     Raises:
-        UserError: If logits and labels do not fit, or a user-defined metric does not return a number.
+        UserError: If logits and labels do not fit, or the halves are no partition of the samples.
     """
-    logits_MNK, labels_N = check_predictions(logits_MNK, labels_N, "MNK")
-    halves = checked_halves(labels_N, seed, halves)
+    logits_MNK, labels_N = check_predictions(logits_MNK, labels_N)
+    halves = check_halves(random_halves(len(labels_N), seed) if halves is None else halves, labels_N)
     diversity = None
     if len(logits_MNK) > 1:
-        means = {name: _mean(name, DIVERSITY[name](logits_MNK, labels_N), len(logits_MNK)) for name in DIVERSITY}
+        means = {name: pair_mean(DIVERSITY[name](logits_MNK, labels_N).double()).item() for name in DIVERSITY}
         diversity = Diversity(**_fields(means, Diversity._fields))
     return Report(
         ensemble=_score(logits_MNK.mean(0), labels_N, halves),
@@ -126,27 +109,14 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
 
 def _score(logits_NK: Tensor, labels_N: Tensor, halves: Halves) -> Scores:
     """Every score of one predictor."""
-    calibrated = exchange_temperatures(logits_NK, labels_N, halves)
-    values = {name: _number(name, METRICS[name](logits_NK, labels_N)) for name in METRICS}
+    calibrated = calibrate_halves(logits_NK, labels_N, halves)
+    values = {name: float(METRICS[name](logits_NK, labels_N)) for name in METRICS}
     return Scores(
         **_fields(values, Scores._fields),
         nllc=calibrated.score(nll, labels_N).item(),
         ecec=calibrated.score(ece, labels_N).item(),
         temperatures=calibrated.temperatures,
     )
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"the metric '{name}' did not return a number ({first_line(error)})") from error
-
-
-def _mean(name: str, matrix_MM: Any, members: int) -> float:
-    if getattr(matrix_MM, "shape", None) != (members, members):
-        raise UserError(f"the diversity measure '{name}' returned a {type(matrix_MM).__name__}, not a tensor (M, M)")
-    return pair_mean(matrix_MM.double()).item()
 
 
 def _fields(values: dict[str, float], known: Collection[str]) -> dict[str, Any]:

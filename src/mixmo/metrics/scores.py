@@ -1,4 +1,4 @@
-"""Scores of one predictor: pure functions of logits (N, K) and class indices (N,), computed in float64, unchecked.
+"""Scores of one predictor: pure functions of logits (N, K) and class indices (N,), computed in float64.
 
 p_nk is the softmax of the logits, y_n the label, c_n = max_k p_nk the confidence, and 1[.] one if true, zero if not.
 An ensemble is scored by the MEAN OF ITS MEMBERS' LOGITS, `logits_MNK.mean(0)`: this is the authors' protocol. The mean
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixmo.metrics.ood import area_under_roc
+from mixmo.metrics.ood import auroc
 from mixmo.utils.registry import Registry
 
 Metric = Callable[[Tensor, Tensor], Tensor]  # (float64 logits (N, K), int64 labels (N,)) -> a number, 0-dim
@@ -114,4 +114,4 @@ def auc(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     correct_N = logits_NK.argmax(1) == labels_N
     if correct_N.all() or not correct_N.any():
         return confidence_N.new_tensor(0.5)
-    return area_under_roc(confidence_N[~correct_N], confidence_N[correct_N])
+    return auroc(confidence_N[~correct_N], confidence_N[correct_N])

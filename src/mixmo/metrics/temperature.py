@@ -5,25 +5,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mixmo.metrics.checks import check_predictions
 from mixmo.metrics.scores import Metric
-from mixmo.utils.errors import UserError
 
 T_MIN, T_MAX = 0.01, 100.0
 Halves = tuple[Tensor, Tensor]  # two index tensors that together name each sample once
 
 
 class Calibrated(NamedTuple):
-    """Logits of which each half was divided by the temperature fitted on the other half.
+    """Logits of which each half was divided by the temperature fitted on the other half."""
 
-    Attributes:
-        logits: Float64 (N, K), in the order of the samples.
-        temperatures: `temperatures[i]` was fitted on `halves[i]`, and divides the logits of the other half.
-        halves: The indices of the two halves.
-    """
-
-    logits: Tensor
-    temperatures: tuple[float, float]
+    logits: Tensor  # float64 (N, K), in the order of the samples
+    temperatures: tuple[float, float]  # temperatures[i] was fitted on halves[i], and divides the logits of the other
     halves: Halves
 
     def score(self, metric: Metric, labels_N: Tensor) -> Tensor:
@@ -51,16 +43,8 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
 
     Returns:
         The temperature.
-
-    Raises:
-        UserError: If logits and labels do not fit.
     """
-    return newton_temperature(*check_predictions(logits_NK, labels_N, "NK"))
-
-
-def newton_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
-    """The kernel of `fit_temperature`."""
-    z_NK = logits_NK - logits_NK.amax(1, keepdim=True)
+    z_NK = logits_NK.double() - logits_NK.double().amax(1, keepdim=True)
     own_N = z_NK.gather(1, labels_N[:, None])[:, 0]
 
     def slope_and_curvature(beta: float) -> tuple[float, float]:
@@ -102,44 +86,23 @@ def random_halves(samples: int, seed: int = 0) -> Halves:
     return order[: samples // 2], order[samples // 2 :]
 
 
-def calibrate_halves(logits_NK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Calibrated:
+def calibrate_halves(logits_NK: Tensor, labels_N: Tensor, halves: Halves) -> Calibrated:
     """Divide the logits of each half by the temperature fitted on the other (paper, section 4).
 
     Args:
         logits_NK: Logits of the ensemble: the mean of its members'.
         labels_N: Class indices.
-        seed: Of the random halves, whatever the device.
-        halves: The indices of the two halves, instead of random ones.
+        halves: The indices of the two halves, such as `random_halves(samples)`.
 
     Returns:
         The calibrated logits, with temperatures and halves.
-
-    Raises:
-        UserError: If logits and labels do not fit, or the halves are no partition of the samples.
     """
-    logits_NK, labels_N = check_predictions(logits_NK, labels_N, "NK")
-    return exchange_temperatures(logits_NK, labels_N, checked_halves(labels_N, seed, halves))
-
-
-def checked_halves(labels_N: Tensor, seed: int, halves: Halves | None) -> Halves:
-    """The given halves, or random ones, on the device of the labels."""
-    samples = len(labels_N)
-    if samples < 2:
-        raise UserError("there is one sample; pass at least two, one to fit a temperature and one to score")
-    first, second = random_halves(samples, seed) if halves is None else halves
-    if sorted((*first.tolist(), *second.tolist())) != list(range(samples)) or 0 in (len(first), len(second)):
-        raise UserError(f"halves do not name each of {samples} samples once; pass two index tensors, see random_halves")
-    return first.to(labels_N.device), second.to(labels_N.device)
-
-
-def exchange_temperatures(logits_NK: Tensor, labels_N: Tensor, halves: Halves) -> Calibrated:
-    """The kernel of `calibrate_halves`."""
     first, second = halves
     temperatures = (
-        newton_temperature(logits_NK[first], labels_N[first]),
-        newton_temperature(logits_NK[second], labels_N[second]),
+        fit_temperature(logits_NK[first], labels_N[first]),
+        fit_temperature(logits_NK[second], labels_N[second]),
     )
-    scaled_NK = logits_NK.clone()
+    scaled_NK = logits_NK.double().clone()
     scaled_NK[second] /= temperatures[0]
     scaled_NK[first] /= temperatures[1]
     return Calibrated(scaled_NK, temperatures, halves)

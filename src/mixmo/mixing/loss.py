@@ -59,8 +59,8 @@ class MixMoLoss(nn.Module):
 def _checked(logits: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
     """Logits and targets of a Mix as cross-entropy takes them."""
     if not isinstance(mix, Mix) or logits.shape[:-1] != mix.weights.shape:
-        expected = f"{tuple(mix.weights.shape)} + (K,)" if isinstance(mix, Mix) else "a Mix"
-        raise UserError(f"logits {tuple(logits.shape)} do not belong to {expected}; call loss(net(mix), mix)")
+        given = f"a Mix of (heads, samples) = {tuple(mix.weights.shape)}" if isinstance(mix, Mix) else "no Mix"
+        raise UserError(f"logits of shape {tuple(logits.shape)} and {given}; call loss(net(mix), mix)")
     return _checked_targets(logits, mix.targets)
 
 
@@ -69,20 +69,15 @@ def _checked_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     classes, soft = logits.shape[-1], targets.shape == logits.shape
     if not soft and (targets.shape != logits.shape[:-1] or targets.is_floating_point()):
-        raise UserError(
-            f"targets are {targets.dtype} of shape {tuple(targets.shape)} for logits {tuple(logits.shape)}; give one "
-            "class index (integer) per sample, or soft targets with one value per class"
-        )
+        given = f"{targets.dtype} of shape {tuple(targets.shape)} for logits {tuple(logits.shape)}"
+        raise UserError(f"targets are {given}; give integer class indices, or soft targets (..., K)")
     if targets.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere the host would wait for values
         values = targets.float().sum(-1) if soft else targets
         valid = (values - 1).abs() < TOLERANCE if soft else (values >= 0) & (values < classes)
         if not valid.all():
             found = values[~valid][0].item()
-            raise UserError(
-                f"the soft targets of a sample sum to {found:.4g}; give the probabilities of one label, which sum to 1"
-                if soft
-                else f"label {found} is not one of the network's {classes} classes; give indices 0 to {classes - 1}"
-            )
+            rule = "give probabilities of one class, which sum to 1" if soft else f"classes are 0 to {classes - 1}"
+            raise UserError(f"a {'soft target sums to' if soft else 'label is'} {found:.6g}; {rule}")
     if soft:
         return logits, targets if targets.is_floating_point() else targets.to(logits.dtype)
     return logits, targets.long()

@@ -128,13 +128,7 @@ class Mixer:
         return self.p * min(1.0, max(0.0, 12 * (1 - progress)))
 
     def draw(
-        self,
-        n: int,
-        height: int,
-        width: int,
-        device: torch.device,
-        generator: Generator | None = None,
-        ghosts: int = 1,
+        self, n: int, height: int, width: int, device: torch.device, generator: Generator | None = None, ghosts: int = 1
     ) -> MixDraws:
         """Draw the random numbers for n samples of height x width pixels, in `ghosts` batches."""
         h, w = grid(height, width, self.stride)

@@ -27,12 +27,7 @@ def draw_order(*shape: int, device: torch.device, generator: Generator | None = 
 
 
 def pair(
-    unique_n: Tensor,
-    repetition: int,
-    order_MN: Tensor,
-    rho: float = 0.0,
-    u_N: Tensor | None = None,
-    ghosts: int = 1,
+    unique_n: Tensor, repetition: int, order_MN: Tensor, rho: float = 0.0, u_N: Tensor | None = None, ghosts: int = 1
 ) -> Tensor:
     """Indices (M, N) of each member's images: the n = N / b samples, each b times, in M independent orders.
 

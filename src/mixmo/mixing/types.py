@@ -10,15 +10,10 @@ from torch import Tensor, device
 
 
 class FeatureMixing(NamedTuple):
-    """How a single network mixes the features of its batch with each other (Manifold Mixup, PatchUp).
+    """How a single network mixes the features of its batch with each other (Manifold Mixup, PatchUp)."""
 
-    Attributes:
-        partner: Index of the sample that each one is mixed with, (N,).
-        shares: Share of a sample's own features in the input of each of the first stages; broadcast to (N, C, h, w).
-    """
-
-    partner: Tensor
-    shares: tuple[Tensor, ...]
+    partner: Tensor  # (N,) index of the sample that each one is mixed with
+    shares: tuple[Tensor, ...]  # of the own features in the input of each early stage; broadcast to (N, C, h, w)
 
 
 class Mix(NamedTuple):

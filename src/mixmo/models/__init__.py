@@ -9,16 +9,7 @@ from mixmo.models.resnet import resnet
 from mixmo.models.wrn import wrn
 from mixmo.utils.errors import UserError, check_whole, unknown
 
-__all__ = [
-    "FAMILIES",
-    "Ensemble",
-    "Network",
-    "Parts",
-    "create",
-    "multiply_adds",
-    "parameters",
-    "training_bytes",
-]
+__all__ = ["FAMILIES", "Ensemble", "Network", "Parts", "create", "multiply_adds", "parameters", "training_bytes"]
 
 FAMILIES = {"wrn": wrn, "preactresnet": preactresnet, "resnet": resnet}
 

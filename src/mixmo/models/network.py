@@ -15,22 +15,14 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Parts(NamedTuple):
-    """A family of networks, taken apart where MixMo needs it. `create` puts M encoders and heads around one core.
+    """A family of networks, taken apart where MixMo needs it. `create` puts M encoders and heads around one core."""
 
-    Attributes:
-        encoder: From the number of image channels to a new first convolution.
-        encoded: Channels of its output.
-        stride: Image pixels per position of its output.
-        core: From the number of mixed channels to a new core, (N, C, h, w) to (N, F). Any module, such as an
-            `nn.Sequential`; feature mixing needs `Stages`.
-        head: From the number of classes to a new dense layer, (N, F) to (N, K).
-    """
-
-    encoder: Callable[[int], nn.Module]
-    encoded: int
-    stride: int
-    core: Callable[[int], nn.Module]
-    head: Callable[[int], nn.Module]
+    encoder: Callable[[int], nn.Module]  # image channels -> a new first convolution
+    encoded: int  # channels of its output
+    stride: int  # image pixels per position of its output
+    core: Callable[[int], nn.Module]  # mixed channels -> a new core, (N, C, h, w) to (N, F): any module, such as an
+    # nn.Sequential; feature mixing needs `Stages`
+    head: Callable[[int], nn.Module]  # classes -> a new dense layer, (N, F) to (N, K)
 
 
 class Ensemble(nn.Module):
@@ -73,10 +65,7 @@ class Ensemble(nn.Module):
         return self.read(images_NCHW.expand(self.members, *images_NCHW.shape))
 
     def read(
-        self,
-        images_MNCHW: Tensor,
-        coefficients: Tensor | None = None,
-        feature_mixing: FeatureMixing | None = None,
+        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
     ) -> Tensor:
         """Return the logits of every head for M images per sample.
 
@@ -93,9 +82,9 @@ class Ensemble(nn.Module):
     def check_count(self, images_MNCHW: Tensor) -> None:
         """Raise a UserError unless there is one image per member."""
         if len(images_MNCHW) != self.members:
-            hint = "train the network that it was folded from" if self.answers > self.members else ""
-            hint = hint or f"make the Mixer with members={self.members}"
-            raise UserError(f"{len(images_MNCHW)} images per sample for a network with members={self.members}; {hint}")
+            folded = self.answers > self.members == 1
+            hint = "train it before it is folded" if folded else f"make the Mixer with members={self.members}"
+            raise UserError(f"{len(images_MNCHW)} images per sample for a network that reads {self.members}; {hint}")
 
 
 def _check_images(images: Tensor, dimensions: int) -> None:
@@ -142,10 +131,7 @@ class Network(Ensemble):
         self.concat = concat
 
     def read(
-        self,
-        images_MNCHW: Tensor,
-        coefficients: Tensor | None = None,
-        feature_mixing: FeatureMixing | None = None,
+        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
     ) -> Tensor:
         """See `Ensemble.read`."""
         self.check_count(images_MNCHW)

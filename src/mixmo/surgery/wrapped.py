@@ -46,10 +46,7 @@ class Wrapped(Ensemble):
         return self._answers(self.backbone(images_NCHW), images_NCHW.shape[0])
 
     def read(
-        self,
-        images_MNCHW: Tensor,
-        coefficients: Tensor | None = None,
-        feature_mixing: FeatureMixing | None = None,
+        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
     ) -> Tensor:
         """Every head's logits (heads, N, K) for M images a sample.
 
