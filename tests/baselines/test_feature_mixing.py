@@ -16,7 +16,7 @@ def shares(name: str) -> list[tuple[Tensor, ...]]:
     """Own share in each stage's input, batch by batch."""
     generator = torch.Generator().manual_seed(0)
     method = FEATURE_MIXING[name]
-    drawn = (draw_feature_mixing(method, 2.0, SHAPES, 4, torch.device("cpu"), generator) for _ in range(DRAWS))
+    drawn = (draw_feature_mixing(method, 2.0, SHAPES, 4, generator) for _ in range(DRAWS))
     return [method.shares(draws)[0] for draws in drawn]
 
 

@@ -46,14 +46,10 @@ FEATURE_MIXING: Registry[FeatureMixingMethod] = Registry("feature mixing")
 
 
 def draw_feature_mixing(
-    method: FeatureMixingMethod,
-    alpha: float,
-    shapes: Sequence[torch.Size],
-    n: int,
-    device: torch.device,
-    generator: Generator,
+    method: FeatureMixingMethod, alpha: float, shapes: Sequence[torch.Size], n: int, generator: Generator
 ) -> FeatureMixingDraws:
     """Draw the random numbers for n samples; `shapes` (C, h, w) of the features that enter each stage of the core."""
+    device = generator.device
     order = draw_order(n, device=device, generator=generator)
     batch = torch.rand(5, device=device, generator=generator)
     gamma = draw_gamma(alpha, 2, device=device, generator=generator)

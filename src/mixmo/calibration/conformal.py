@@ -67,7 +67,7 @@ class Conformal:
     quantile: float
     randomised: bool = False
     lam: float = 0.0  # lambda of RAPS
-    k_reg: int = 0  # rank from which RAPS penalises
+    k_reg: int = 0  # rank beyond which RAPS penalises
 
     def sets(self, logits_NK: Tensor, u_N: Tensor | None = None) -> Tensor:
         """Return which classes are in the set of each sample, bool (N, K).

@@ -106,7 +106,7 @@ class Batches:
             pixel = PixelDraws(number, uniform(members, n, self.crop_uniforms), gamma, kind)
         hidden = None
         if self.feature_mixing is not None:
-            hidden = draw_feature_mixing(self.feature_mixing, recipe.alpha, self.shapes, n, device, generator)
+            hidden = draw_feature_mixing(self.feature_mixing, recipe.alpha, self.shapes, n, generator)
         subnets = draw_subnets(recipe.subnets, generator) if recipe.subnets else ()
         saliency = None
         if self.saliency is not None:
