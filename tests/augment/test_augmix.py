@@ -101,7 +101,7 @@ def test_equals_a_loop_with_pil(shape: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(got[i].numpy(), loop(images[i].numpy(), u[i].tolist()), atol=1e-3)
 
 
-def test_weights_are_convex_and_extremes_finite() -> None:
+def test_weights_are_convex_and_extremes_are_finite() -> None:
     images = pictures(16, 16, 3)
     for value in (0.0, 0.5, 1 - 2**-24):
         got = augmix(images, torch.full((5, AUGMIX_UNIFORMS), value))

@@ -11,7 +11,7 @@ from mixmo.calibration.selective import binomial_limit, fit_selective
 
 @pytest.mark.parametrize(("errors", "samples"), [(0, 1), (0, 100), (3, 50), (49, 50), (700, 10_000)])
 @pytest.mark.parametrize("delta", [0.5, 0.05, 0.001])
-def test_the_binomial_limit_is_clopper_and_pearson_s(errors, samples, delta):
+def test_the_binomial_limit_is_clopper_and_pearson(errors, samples, delta):
     assert binomial_limit(errors, samples, delta) == pytest.approx(beta.ppf(1 - delta, errors + 1, samples - errors))
 
 

@@ -85,7 +85,7 @@ def test_equals_scikit_learn_numpy_and_torch(draw):
     assert kl(logits, labels)[0, 1].item() == pytest.approx(expected.item())
 
 
-def test_counts_of_a_worked_example():
+def test_measures_equal_a_worked_example():
     labels = torch.zeros(10, dtype=torch.int64)
     a = [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]  # wrong on 0 to 3
     b = [1, 2, 0, 0, 1, 0, 0, 0, 0, 0]  # wrong on 0, 1 and 4; on 1 with another answer than a

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mixmo
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import UNMASKED, MixDraws, Mixer, cyclic_keys, loss_weights
-from mixmo.mixing.pairing import draw_order, pair
-from mixmo.models.network import Network, Stages
 
 EVERY = [*MASKS, *UNMASKED]
 
@@ -47,19 +44,6 @@ def test_loss_weights_equal_a_loop(members: int, r: float) -> None:
 def test_an_invisible_input_gets_no_weight() -> None:
     weights = loss_weights(torch.tensor([[0.0], [1.0]]), 3.0)
     assert weights.flatten().tolist() == [0.0, 2.0]
-
-
-def test_mixing_block_equals_the_reference(reference: dict[str, np.ndarray]) -> None:
-    """Identity encoders leave the mixing block alone: l in, mixed features out."""
-    net = Network([torch.nn.Identity()] * 2, Stages([]), [torch.nn.Identity()] * 2, members=2, stride=1)
-    features: list[torch.Tensor] = []
-    net.core.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
-    encoded = torch.from_numpy(reference["mix/l"])
-    mask = torch.from_numpy(reference["mix/mask0_fp16"]).float()
-    net.read(encoded, torch.stack((mask, 1 - mask)))
-    net.read(encoded)
-    torch.testing.assert_close(features[0], torch.from_numpy(reference["mix/train_M2"]))
-    torch.testing.assert_close(features[1], torch.from_numpy(reference["mix/inference_M2"]))
 
 
 @pytest.mark.parametrize("mask", EVERY)
@@ -221,35 +205,6 @@ def test_one_head_predicts_interpolated_labels() -> None:
     torch.testing.assert_close(mixmo.loss(logits, mix), entropy.mean())
     with pytest.raises(mixmo.UserError, match="soft targets"):
         Mixer(association="interpolated")(images, torch.arange(6))
-
-
-def test_pairing_repeats_and_shuffles_each_member(reference: dict[str, np.ndarray]) -> None:
-    """As in the reference: each member sees each of the n samples b times; an image may meet itself."""
-    unique = torch.tensor(sorted(set(reference["sampler/b4_index01"][0, :, 0].tolist())))
-    index = pair(unique, 4, draw_order(2, 64, device=unique.device))
-    for member, known in ((index[0], 0), (index[1], 1)):
-        assert sorted(member.tolist()) == sorted(reference["sampler/b4_index01"][0, :, known].tolist())
-    assert not torch.equal(index[0], index[1])
-
-
-def test_orders_are_equally_likely_permutations() -> None:
-    order = draw_order(6000, 3, device=torch.device("cpu"), generator=torch.Generator().manual_seed(0))
-    times = Counter(map(tuple, order.tolist()))
-    assert set(times) == set(permutations(range(3)))
-    assert all(abs(count - 1000) < 150 for count in times.values())  # five standard deviations
-
-
-def test_input_repetition_shows_a_share_rho_to_all_members() -> None:
-    unique = torch.arange(1000)
-    index = pair(unique, 1, draw_order(3, 1000, device=unique.device), 0.4, torch.rand(1000))
-    same = (index == index[0]).all(0).float().mean().item()
-    assert same == pytest.approx(0.4, abs=0.05)
-
-
-def test_steps_per_epoch_equal_the_reference(reference: dict[str, np.ndarray]) -> None:
-    from mixmo.mixing.pairing import steps_per_epoch
-
-    assert [steps_per_epoch(50_000, 64, b) for b in (1, 2, 4)] == reference["sampler/steps_50000_64_b124"].tolist()
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_compatibility_of_images_as_small_as_the_region() -> None:
     torch.testing.assert_close(compatibility(torch.rand(2, 5, 8, 8)), 0.999 * torch.eye(5).expand(2, -1, -1))
 
 
-def test_published_settings() -> None:
+def test_recipe_has_the_published_settings() -> None:
     tiny = named("tiny-imagenet/co-mixup")
     assert (tiny.saliency, tiny.alpha, tiny.clean, tiny.batch_size, tiny.members) == ("co-mixup", 2.0, 1.0, 100, 1)
 

@@ -105,7 +105,7 @@ def test_images_and_labels_follow_the_mask(blocks: int, transport: int) -> None:
     torch.testing.assert_close(mixed, expected[:, None].expand(-1, 3, -1, -1))
 
 
-def test_extreme_ratios_and_equal_saliency() -> None:
+def test_extreme_ratios_keep_one_image() -> None:
     """lambda = 1 keeps nearly all of the own image, lambda = 0 of the partner."""
     maps, partner = torch.ones(4, 16, 16), torch.arange(4).roll(1)
     images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -173,7 +173,7 @@ def test_compiled_recipes_run_eagerly(method: str) -> None:
     assert step.mode == "eager"
 
 
-def test_published_settings() -> None:
+def test_recipe_has_the_published_settings() -> None:
     cifar, tiny = named("cifar100/puzzle-mix"), named("tiny-imagenet/puzzle-mix")
     assert (cifar.saliency, cifar.alpha, cifar.clean, cifar.transport, cifar.members) == ("puzzle-mix", 1.0, 0.0, 4, 1)
     assert (tiny.saliency, tiny.alpha, tiny.clean, tiny.transport, tiny.members) == ("puzzle-mix", 1.0, 1.0, 0, 1)
