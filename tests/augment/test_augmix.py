@@ -62,7 +62,7 @@ def test_operation_equals_pil(name: str, shape: tuple[int, int, int]) -> None:
             assert np.array_equal(got.numpy(), expected), (sign, severity)
 
 
-def test_mixed_operations_in_one_batch() -> None:
+def test_images_of_a_batch_have_their_own_operations() -> None:
     """Every image has its own chain of operations, in the right order."""
     generator = torch.Generator().manual_seed(1)
     images = pictures(32, 32, 3).repeat(20, 1, 1, 1)
@@ -92,7 +92,7 @@ def loop(image: np.ndarray, u: list[float]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 3), (8, 8, 1)])
-def test_equals_loop(shape: tuple[int, int, int]) -> None:
+def test_equals_a_loop_with_pil(shape: tuple[int, int, int]) -> None:
     images = pictures(*shape).repeat(8, 1, 1, 1)
     u = torch.rand(40, AUGMIX_UNIFORMS, generator=torch.Generator().manual_seed(2))
     got = augmix(images, u)
@@ -101,7 +101,7 @@ def test_equals_loop(shape: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(got[i].numpy(), loop(images[i].numpy(), u[i].tolist()), atol=1e-3)
 
 
-def test_weights_are_convex_and_extremes_finite() -> None:
+def test_weights_are_convex_and_extremes_are_finite() -> None:
     images = pictures(16, 16, 3)
     for value in (0.0, 0.5, 1 - 2**-24):
         got = augmix(images, torch.full((5, AUGMIX_UNIFORMS), value))

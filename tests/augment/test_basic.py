@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mixmo.augment.basic import centre, crop_flip, fit, normalise, resized_crop
+from mixmo.augment.basic import centre, crop_flip, normalise, resized_crop, to_shape
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_crop_flip_equals_pil(dataset: Tensor, pad: int, flip: bool) -> None:
         assert np.array_equal(got[i].numpy(), np.asarray(image))
 
 
-def test_a_smaller_crop_falls_anywhere(dataset: Tensor) -> None:
+def test_smaller_crops_are_uniform_over_all_places(dataset: Tensor) -> None:
     """All 5 x 9 places of an 8-pixel window in 12 x 16, as likely; half of them flipped."""
     n = 18_000
     u = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
@@ -74,13 +74,13 @@ def test_resized_crop_of_everything_is_the_image() -> None:
     assert torch.equal(resized_crop(images, torch.arange(4), u, 16, 0.08), images)
 
 
-def test_a_resized_crop_is_at_least_a_pixel() -> None:
+def test_resized_crops_have_at_least_one_pixel() -> None:
     images = torch.arange(4, dtype=torch.uint8).view(1, 2, 2, 1)
     u = torch.tensor([[0.0, 0.5, 0.9, 0.9, 0.9]])
     assert (resized_crop(images, torch.tensor([0]), u, 3, 0.01) == 3).all(), "the last row and column"
 
 
-def test_areas_and_ratios_of_resized_crops() -> None:
+def test_resized_crops_have_the_drawn_areas_and_ratios() -> None:
     """A picture of its own coordinates tells where each crop lies: shares and ratios are as drawn, all is visited."""
     n, side = 4000, 128
     ramp = torch.arange(side, dtype=torch.float32).expand(side, side)
@@ -98,12 +98,12 @@ def test_areas_and_ratios_of_resized_crops() -> None:
     assert got[:, -1, -1, 1].max() == side - 1
 
 
-def test_centre(dataset: Tensor) -> None:
+def test_centre_crops_the_middle(dataset: Tensor) -> None:
     assert torch.equal(centre(dataset, 8), dataset[:, 2:10, 4:12])
     assert centre(dataset, None) is dataset
 
 
-def test_one_channel() -> None:
+def test_one_channel_is_cropped_and_normalised() -> None:
     digits = torch.arange(64, dtype=torch.uint8).view(1, 8, 8, 1)
     got = crop_flip(digits, torch.zeros(1, dtype=torch.long), torch.zeros(1, 3), pad=1, flip=False)
     assert got.shape == (1, 8, 8, 1)
@@ -128,7 +128,7 @@ def test_offsets_and_flips_are_uniform() -> None:
     assert columns_seen[6:15].sum() + columns_seen[17:26].sum() == n
 
 
-def test_normalise(dataset: Tensor) -> None:
+def test_normalise_subtracts_the_mean_and_divides_by_std(dataset: Tensor) -> None:
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     got = normalise(dataset, mean, std)
     assert got.shape == (20, 3, 12, 16)
@@ -154,28 +154,28 @@ def test_no_host_sync_and_compiles(dataset: Tensor) -> None:
         assert torch.equal(compiled(dataset, index, u), function(dataset, index, u))
 
 
-def test_fit_repeats_greys() -> None:
+def test_to_shape_repeats_greys() -> None:
     grey = torch.randint(0, 256, (3, 8, 8, 1)).byte()
-    assert torch.equal(fit(grey, 3, 8, 8), grey.expand(-1, -1, -1, 3))
-    assert fit(grey, 3, 8, 8).is_contiguous()
+    assert torch.equal(to_shape(grey, 3, 8, 8), grey.expand(-1, -1, -1, 3))
+    assert to_shape(grey, 3, 8, 8).is_contiguous()
 
 
-def test_fit_weights_colours_as_pil_does() -> None:
+def test_to_shape_weights_colours_as_pil_does() -> None:
     images = torch.randint(0, 256, (2, 9, 11, 3), generator=torch.Generator().manual_seed(0)).byte()
-    assert fit(images, 1, 9, 11).dtype == torch.uint8
-    for ours, image in zip(fit(images, 1, 9, 11), images, strict=True):
+    assert to_shape(images, 1, 9, 11).dtype == torch.uint8
+    for ours, image in zip(to_shape(images, 1, 9, 11), images, strict=True):
         theirs = np.asarray(Image.fromarray(image.numpy()).convert("L")).astype(int)
         assert np.abs(ours[..., 0].numpy().astype(int) - theirs).max() <= 1
 
 
 @pytest.mark.parametrize("size", [(16, 24), (64, 64), (31, 7)])
-def test_fit_resizes_as_pil_does(size: tuple[int, int]) -> None:
+def test_to_shape_resizes_as_pil_does(size: tuple[int, int]) -> None:
     images = torch.randint(0, 256, (2, 32, 32, 3), generator=torch.Generator().manual_seed(0)).byte()
-    for ours, image in zip(fit(images, 3, *size), images, strict=True):
+    for ours, image in zip(to_shape(images, 3, *size), images, strict=True):
         theirs = np.asarray(Image.fromarray(image.numpy()).resize(size[::-1], Image.Resampling.BILINEAR)).astype(int)
         assert np.abs(ours.numpy().astype(int) - theirs).max() <= 1
 
 
-def test_fit_leaves_what_fits() -> None:
+def test_to_shape_keeps_images_of_that_shape() -> None:
     images = torch.randint(0, 256, (2, 32, 32, 3)).byte()
-    assert torch.equal(fit(images, 3, 32, 32), images)
+    assert torch.equal(to_shape(images, 3, 32, 32), images)

@@ -87,7 +87,7 @@ LOOPS: dict[str, Callable[..., One]] = {
 
 @pytest.mark.parametrize("keep_main", [True, False])
 @pytest.mark.parametrize("name", list(AUGMENTATIONS))
-def test_equals_loop(name: str, keep_main: bool) -> None:
+def test_equals_a_loop(name: str, keep_main: bool) -> None:
     images, partner, lam, u, visible = drawn(name)
     got = AUGMENTATIONS[name](images, partner, lam, u, visible, prob=1.0, keep_main=keep_main)
     swapped = 0
@@ -110,7 +110,7 @@ def test_the_smallest_patch_is_a_pixel() -> None:
 
 
 @pytest.mark.parametrize("name", list(AUGMENTATIONS))
-def test_contract(name: str) -> None:
+def test_probability_shapes_and_range_of_lambda(name: str) -> None:
     images, partner, lam, u, visible = drawn(name)
     augmentation = AUGMENTATIONS[name]
     assert augmentation.apply.__doc__
@@ -148,7 +148,7 @@ def test_no_host_sync_and_compiles(name: str) -> None:
     assert torch.equal(compiled.lam, apply(*draws).lam)
 
 
-def test_visible_may_be_coarser() -> None:
+def test_the_visible_map_may_be_coarser() -> None:
     """Strided encoders (PreActResNet): the authors pool the pixel mask to the features' resolution; same lambda'."""
     images, partner, lam, u, _ = drawn("cutmix")
     visible = cut(lam.flip(0), u[:, :2], H // 2, W // 2)
@@ -161,7 +161,7 @@ def test_visible_may_be_coarser() -> None:
 
 
 @pytest.mark.parametrize("name", list(AUGMENTATIONS))
-def test_single_network(name: str) -> None:
+def test_a_map_of_ones_equals_one_number(name: str) -> None:
     """Everything is visible: a map of ones and one number mean the same."""
     images, partner, lam, u, _ = drawn(name)
     full = AUGMENTATIONS[name](images, partner, lam, u, torch.ones(N, H, W), prob=1.0)
@@ -172,7 +172,7 @@ def test_single_network(name: str) -> None:
         torch.testing.assert_close(full.lam, lam)
 
 
-def test_pixel_cutmix_of_the_authors(reference: dict[str, np.ndarray]) -> None:
+def test_cutmix_equals_the_authors(reference: dict[str, np.ndarray]) -> None:
     """Pixels and weighted targets, number by number: image i is the constant i and has class i mod 10."""
     visible = torch.tensor(reference["msda/mixmo_mask"])
     mask = torch.tensor(reference["msda/msda_mask"])
@@ -195,7 +195,7 @@ def test_pixel_cutmix_of_the_authors(reference: dict[str, np.ndarray]) -> None:
     torch.testing.assert_close(target, torch.tensor(reference["msda/target"]), rtol=1e-5, atol=1e-6)
 
 
-def test_empty_region_of_the_authors(reference: dict[str, np.ndarray]) -> None:
+def test_an_empty_region_gives_no_nan(reference: dict[str, np.ndarray]) -> None:
     """Their targets were NaN on Tiny ImageNet. On CIFAR zeros, as are ours: lambda' = 1 times the weight w_r(0) = 0."""
     assert np.isnan(reference["msda/tiny_empty_mask_target"]).all()
     assert (reference["msda/cifar_empty_mask_target"] == 0).all()

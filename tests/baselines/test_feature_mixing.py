@@ -6,23 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from mixmo.baselines.feature_mixing import HIDDEN, draw_hidden
+from mixmo.baselines.feature_mixing import FEATURE_MIXING, draw_feature_mixing
 
 SHAPES = [torch.Size((3, 16, 16)), torch.Size((3, 8, 8))]
 DRAWS = 1000
 
 
 def shares(name: str) -> list[tuple[Tensor, ...]]:
-    """What each stage's input keeps of its own, batch by batch."""
+    """Own share in each stage's input, batch by batch."""
     generator = torch.Generator().manual_seed(0)
-    kind = HIDDEN[name]
-    drawn = (draw_hidden(kind, 2.0, SHAPES, 4, torch.device("cpu"), generator) for _ in range(DRAWS))
-    return [kind.shares(draws)[0] for draws in drawn]
+    method = FEATURE_MIXING[name]
+    drawn = (draw_feature_mixing(method, 2.0, SHAPES, 4, generator) for _ in range(DRAWS))
+    return [method.shares(draws)[0] for draws in drawn]
 
 
-def test_manifold_mixup_takes_each_place_as_often() -> None:
+def test_manifold_mixup_uses_each_place_equally_often() -> None:
     places = Counter(tuple(bool((share != 1).any()) for share in batch) for batch in shares("manifold-mixup"))
-    assert {place: sum(place) for place in places} == dict.fromkeys(places, 1)  # one place a batch
+    assert {place: sum(place) for place in places} == dict.fromkeys(places, 1)  # one place per batch
     assert [count / DRAWS for count in places.values()] == pytest.approx([1 / 3] * 3, abs=0.05)
 
 

@@ -48,7 +48,7 @@ def test_masking_equals_slicing(net: Network, width: float) -> None:
     torch.testing.assert_close(ours, sliced(net, width)(images), rtol=1e-4, atol=1e-5)
 
 
-def test_sub_networks_leave_no_trace(net: Network) -> None:
+def test_sub_networks_restore_the_network(net: Network) -> None:
     """Statistics, momentum and hooks are as before."""
     before = {k: v.clone() for k, v in net.state_dict().items() if "num_batches" not in k}
     images = torch.randn(6, 3, 8, 8)
@@ -59,7 +59,7 @@ def test_sub_networks_leave_no_trace(net: Network) -> None:
     assert all(m.momentum == 0.1 for m in net.modules() if isinstance(m, nn.BatchNorm2d))
 
 
-def test_loss_by_its_formula(net: Network) -> None:
+def test_loss_equals_its_formula(net: Network) -> None:
     images = torch.randn(1, 6, 3, 8, 8)
     mix = Mix(images, torch.ones(1, 6, 1, 1, 1), torch.zeros(1, 6).long(), torch.ones(1, 6))
     logits = net(mix)
@@ -71,7 +71,7 @@ def test_loss_by_its_formula(net: Network) -> None:
     assert all(p.grad is not None for p in net.core.parameters())
 
 
-def test_draws() -> None:
+def test_draws_are_in_range_and_deterministic() -> None:
     subnets = draw_subnets(3, torch.Generator().manual_seed(5))
     assert subnets == draw_subnets(3, torch.Generator().manual_seed(5))
     assert subnets[-1].width == 0.8

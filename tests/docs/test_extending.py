@@ -129,5 +129,5 @@ def test_feature_mixing_is_refused_where_a_core_has_no_stages(
 ) -> None:
     words = ["train", "digits/manifold-mixup", "--model", "plain", "--depth", "2", "--out", "runs/hidden"]
     assert main(words) == 2
-    assert "feature mixing needs a core of at least 3 Stages, and this one has 0" in capsys.readouterr().err
+    assert "feature mixing needs" in capsys.readouterr().err
     assert not Path("runs/hidden").exists()

@@ -41,7 +41,7 @@ def test_single_networks(method: str) -> None:
         assert mix.weights.unique().tolist() == [2.0 if method == "hard-patchup" else 1.0]
     pure = torch.cat([mix.targets.amax(-1) for mix in mixes]) == 1
     assert 0 < pure.double().mean() < 0.8
-    if mixes[0].hidden is None:  # the others draw once a batch whether, or with which ratio, all samples are mixed
+    if mixes[0].feature_mixing is None:  # feature mixing draws once per batch
         assert pure.double().mean().item() == pytest.approx(0.3, abs=0.15)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import mixmo
 from mixmo import data
-from mixmo.augment.basic import fit, normalise
+from mixmo.augment.basic import normalise, to_shape
 from mixmo.calibration.posthoc import Calibration
 from mixmo.cli.app import main
 from mixmo.engine import Runtime, train
@@ -254,7 +254,7 @@ def test_a_calibration_of_another_network(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"`calibration` takes images.* net\.about = mixmo\.About.* or as temperature="):
         export(net, tmp_path / "net.onnx", size=SIZE, calibration=fitted)  # type: ignore[arg-type]
     net.about = About(SIZE, (0.3,), (0.4,), calibration=fitted)
-    with pytest.raises(UserError, match="fitted to 3 classes, and the network knows 10"):
+    with pytest.raises(UserError, match="3 classes"):
         export(net, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
 
@@ -529,7 +529,7 @@ def test_command_enlarges_the_images_as_the_network_sees_them(
     about = About((3, 16, 16), (0.3,) * 3, (0.4,) * 3, digits.classes, resize=18, dataset="digits")
     folder, path = mixmo.save_pretrained(net, tmp_path / "saved", about=about), tmp_path / "a.onnx"
     assert main(["export", str(folder), "--to", str(path), "--precision", "int8"]) == 0
-    images = normalise(fit(digits.test.images, 3, 18, 18)[:, 1:17, 1:17], about.mean, about.std).contiguous()
+    images = normalise(to_shape(digits.test.images, 3, 18, 18)[:, 1:17, 1:17], about.mean, about.std).contiguous()
     top1 = (run_file(path, images)["probs"].argmax(1) == digits.test.labels.numpy()).mean()
     assert f"Top1: {100 * top1:.2f} %" in capsys.readouterr().out
 

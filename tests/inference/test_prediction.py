@@ -1,7 +1,6 @@
 """mixmo.predict, Prediction and Calibration: against plain computations, for one network and for several."""
 
 import dataclasses
-import json
 import math
 
 import numpy as np
@@ -294,17 +293,6 @@ def test_every_method_covers(held_out, method, randomised):
     assert fitted.conformal.randomised == randomised
 
 
-def test_a_calibration_travels_through_json(held_out):
-    fitted = calibrate(*held_out, method="raps", randomised=True)
-    again = Calibration.from_dict(json.loads(json.dumps(fitted.to_dict())))
-    assert again == fitted
-    assert Calibration.from_dict(Calibration().to_dict()) == Calibration()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        fitted.temperature = 2.0
-    with pytest.raises(UserError, match="no calibration that mixmo saved"):
-        Calibration.from_dict({"temperature": 1.0})
-
-
 def test_the_calibration_of_the_network_is_used(held_out):
     net = network(classes=6)
     fitted = calibrate(*held_out)
@@ -323,7 +311,7 @@ def test_a_calibration_of_other_classes_is_refused(held_out):
         lambda: mixmo.predict(network(classes=10), pixels(), calibration=fitted),
         lambda: Prediction(torch.zeros(2, 3, 10), fitted),
     ):
-        with pytest.raises(UserError, match="fitted to 6 classes, and the network knows 10"):
+        with pytest.raises(UserError, match="6 classes"):
             predicted()
 
 
@@ -349,22 +337,6 @@ def test_what_was_not_fitted():
         _ = some.sets
     with pytest.raises(UserError, match="no abstain threshold"):
         _ = some.abstain
-
-
-def test_too_little_to_calibrate_with(held_out):
-    logits, labels = held_out
-    with pytest.raises(UserError, match=r"8 held-out samples cannot tell sets of level 0.9; give at least 9"):
-        calibrate(logits[:, :8], labels[:8])
-    with pytest.raises(UserError, match=r"44 held-out samples are too few for RAPS at level 0.9"):
-        calibrate(logits[:, :44], labels[:44], method="raps")
-    assert calibrate(logits[:, :45], labels[:45], method="raps", risk=None).selective is None
-    with pytest.raises(UserError, match="unknown conformal method 'lacs'; did you mean 'lac'"):
-        calibrate(logits, labels, method="lacs")
-    with pytest.raises(UserError, match=r"are probabilities, which sum to one; pass .* \.logits"):
-        calibrate(logits.softmax(-1), labels)
-    fitted = calibrate(logits, labels)
-    for shift in (logits.amin(), (logits.sum(-1, keepdim=True) - 1) / logits.shape[-1]):  # all positive; of sum one
-        assert calibrate(logits - shift, labels).temperature == pytest.approx(fitted.temperature, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import mixmo
 from mixmo.augment.basic import normalise
 from mixmo.data.types import Dataset
 from mixmo.integrations.common import Collate, StepMixer
-from mixmo.mixing.types import Hidden, Mix
+from mixmo.mixing.types import FeatureMixing, Mix
 from mixmo.utils.errors import UserError
 
 STEPS, BATCH, SEED = 10, 16, 3
@@ -205,10 +205,10 @@ def test_collate(samples: TensorDataset, workers: int) -> None:
 
 def test_a_mix_goes_to_a_device_as_a_whole(samples: TensorDataset) -> None:
     mix = Collate(mixmo.Mixer("cut"))([samples[n] for n in range(4)])
-    hidden = Hidden(torch.arange(4), (torch.rand(4, 1, 1, 1), torch.rand(4, 1, 1, 1)))
-    for whole in (mix, mix._replace(hidden=hidden)):
+    mixing = FeatureMixing(torch.arange(4), (torch.rand(4, 1, 1, 1), torch.rand(4, 1, 1, 1)))
+    for whole in (mix, mix._replace(feature_mixing=mixing)):
         moved = whole.to("meta")
-        tensors = [*moved[:4], *((moved.hidden.partner, *moved.hidden.shares) if moved.hidden else ())]
+        tensors = [*moved[:4], *((moved[4].partner, *moved[4].shares) if moved[4] else ())]
         assert isinstance(moved, Mix)
         assert len(tensors) == (4 if whole is mix else 7)
         assert all(tensor.is_meta for tensor in tensors)

@@ -59,7 +59,7 @@ def members(heads, labels):
     return dict(zip(OF_MEMBERS, [*top1, sum(top1) / 2, pair_mean(ratio_error(heads, labels)).item()], strict=True))
 
 
-def test_every_array_is_compared(reference, heads):
+def test_every_array_of_the_reference_is_compared(reference, heads):
     kinds = ("final", "calibrated_final")
     scores = {f"metrics/M2/{kind}/{name}" for kind in kinds for name in [*SAME, *OF_MEMBERS]}
     inputs = {"metrics/head_logits", "metrics/labels", "metrics/val_idx", "metrics/test_idx"}
@@ -76,21 +76,21 @@ def test_the_ensemble_is_the_mean_of_logits(reference, heads, labels):
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_before_calibration(name, reference, report):
+def test_scores_before_calibration_equal_the_authors(name, reference, report):
     ours, factor = SAME[name]
     expected = factor * reference[f"metrics/M2/final/{name}"].item()
     assert getattr(report.ensemble, ours) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_after_calibration_with_their_temperatures(name, reference, theirs, labels):
+def test_scores_after_calibration_equal_the_authors(name, reference, theirs, labels):
     ours, factor = SAME[name]
     expected = factor * reference[f"metrics/M2/calibrated_final/{name}"].item()
     assert theirs.score(METRICS[ours], labels).item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", OF_MEMBERS)
-def test_members(name, reference, heads, labels, halves):
+def test_scores_of_members_equal_the_authors(name, reference, heads, labels, halves):
     whole = members(heads, labels)[name]
     by_half = sum(members(heads[:, half], labels[half])[name] for half in halves) / 2
     assert whole == pytest.approx(reference[f"metrics/M2/final/{name}"].item(), rel=1e-12)
@@ -98,7 +98,7 @@ def test_members(name, reference, heads, labels, halves):
 
 
 @pytest.mark.parametrize("half", ["val", "test"])
-def test_temperatures(half, reference, heads, labels):
+def test_temperatures_equal_the_authors(half, reference, heads, labels):
     index = torch.tensor(reference[f"metrics/{half}_idx"])
     t = fit_temperature(heads.double().mean(0)[index], labels[index])
     assert t == pytest.approx(reference[f"own/M2/T_exact_{half}"].item(), rel=1e-7)
@@ -107,8 +107,8 @@ def test_temperatures(half, reference, heads, labels):
     assert nll(heads.double().mean(0)[index] / t, labels[index]) < at_theirs
 
 
-def test_calibrated_nll(reference, report, heads, labels, halves):
+def test_calibrated_nll_equals_the_exact_one(reference, report, heads, labels, halves):
     expected = reference["own/M2/calibrated_nll_with_T_exact"].item()
     assert report.ensemble.nllc == pytest.approx(expected, rel=1e-8)
-    result = calibrate_halves(heads.double().mean(0), labels, halves=halves)
+    result = calibrate_halves(heads.double().mean(0), labels, halves)
     assert result.score(nll, labels).item() == report.ensemble.nllc

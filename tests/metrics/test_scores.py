@@ -84,19 +84,19 @@ LOOPS = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", list(METRICS))
-def test_equals_the_loop(name, shape, draw):
+def test_equals_a_loop(name, shape, draw):
     logits, labels = draw(1, *shape)
     assert METRICS[name](logits[0], labels).item() == pytest.approx(LOOPS[name](logits[0].tolist(), labels.tolist()))
 
 
 @pytest.mark.parametrize("name", ["top1", "top5"])
-def test_equals_the_loop_with_many_equal_logits(name, draw):
+def test_equals_a_loop_with_many_equal_logits(name, draw):
     logits, labels = draw(1, 300, 12)
     coarse = logits[0].div(2).round()
     assert METRICS[name](coarse, labels).item() == pytest.approx(LOOPS[name](coarse.tolist(), labels.tolist()))
 
 
-def test_equal_confidences_count_for_half(draw):
+def test_auc_counts_ties_for_half(draw):
     logits, labels = draw(1, 300, 12)
     repeated = logits[0, :20].repeat(15, 1)
     assert auc(repeated, labels).item() == pytest.approx(loop_auc(repeated.tolist(), labels.tolist()))
@@ -125,7 +125,7 @@ def test_equals_torchmetrics(draw):
     )
 
 
-def test_a_constant_network_is_right_on_the_first_classes_only():
+def test_a_constant_predictor_is_correct_for_the_first_classes_only():
     labels = torch.arange(20)
     assert top1(torch.zeros(20, 20), labels).item() == 1 / 20
     assert top5(torch.zeros(20, 20), labels).item() == 5 / 20
@@ -150,7 +150,7 @@ def test_tace_ignores_small_probabilities():
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_auc_with_nothing_to_tell_apart(label):
+def test_auc_without_errors_or_without_correct_predictions_is_a_half(label):
     logits = torch.tensor([[3.0, 1.0], [2.0, 1.0]])
     assert auc(logits, torch.full((2,), label)).item() == 0.5
 

@@ -94,7 +94,7 @@ LOOPS: dict[str, Callable[[float, np.ndarray, int, int], np.ndarray]] = {
 
 @pytest.mark.parametrize("size", [*SIZES, (112, 112)])
 @pytest.mark.parametrize("name", list(MASKS))
-def test_contract(name: str, size: tuple[int, int]) -> None:
+def test_masks_are_binary_float32_and_independent_per_sample(name: str, size: tuple[int, int]) -> None:
     h, w = size
     assert MASKS[name].draw.__doc__
     kappa, u, mask = draw(name, h, w, n=16)
@@ -107,7 +107,7 @@ def test_contract(name: str, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", list(MASKS))
-def test_equals_loop(name: str, size: tuple[int, int]) -> None:
+def test_equals_a_loop_over_pixels(name: str, size: tuple[int, int]) -> None:
     """Exactly, but for FMix and CowMix, where the last digit of float32 may turn a pixel at the threshold."""
     kappa, u, mask = draw(name, *size, n=24)
     slow = np.stack([LOOPS[name](k, row, *size) for k, row in zip(kappa.tolist(), u.numpy(), strict=True)])
@@ -117,14 +117,14 @@ def test_equals_loop(name: str, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("name", list(MASKS))
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-24])
-def test_extreme_uniforms(name: str, u: float) -> None:
+def test_extreme_uniform_numbers_give_finite_masks(name: str, u: float) -> None:
     """torch.rand gives 0 now and then; its largest float32 is 1 - 2^-24."""
     mask = MASKS[name].draw(torch.tensor([0.5]), torch.full((1, MASKS[name].uniforms(12, 20)), u), 12, 20)
     assert mask.isfinite().all()
 
 
 @pytest.mark.parametrize("name", list(MASKS))
-def test_no_host_sync(name: str) -> None:
+def test_runs_without_host_sync(name: str) -> None:
     """On the meta device nothing has a value: asking for one, or for a shape that depends on one, raises."""
     u = torch.empty(4, MASKS[name].uniforms(16, 20), device="meta")
     assert MASKS[name].draw(torch.empty(4, device="meta"), u, 16, 20).shape == (4, 16, 20)
@@ -161,14 +161,14 @@ def test_cow_ignores_kappa() -> None:
     assert abs(float((mask.mean((1, 2)) - p).mean())) < 0.01, "visible is below the threshold, which is p of the area"
 
 
-def test_both_sides_are_as_likely() -> None:
+def test_both_sides_are_equally_likely() -> None:
     for name in ("horizontal", "vertical"):
         _, _, mask = draw(name, 32, 32, n=4096)
         assert abs(float(mask[:, 0, 0].mean() - mask[:, -1, -1].mean())) < 0.07
 
 
 @pytest.mark.parametrize("size", [(16, 16), (15, 24)])
-def test_spectrum_of_low_pass_noise(size: tuple[int, int]) -> None:
+def test_low_pass_noise_has_the_spectrum_of_fmix(size: tuple[int, int]) -> None:
     """FMix's definition: Fourier amplitudes of standard deviation 1 / max(f, 1 / max(h, w))^3."""
     h, w = size
     u = torch.rand(4000, h * w, generator=torch.Generator().manual_seed(0))
@@ -177,7 +177,7 @@ def test_spectrum_of_low_pass_noise(size: tuple[int, int]) -> None:
     np.testing.assert_allclose(power.numpy() * f**6, 1.0, atol=0.12)  # 5 standard errors of a real coefficient
 
 
-def test_standard_normal() -> None:
+def test_standard_normal_is_the_inverse_distribution_function() -> None:
     u = torch.rand(200_000, generator=torch.Generator().manual_seed(0))
     np.testing.assert_allclose(standard_normal(u).numpy(), ndtri(u.double().numpy()), rtol=1e-4, atol=1e-5)
     assert standard_normal(torch.tensor([0.0, 1.0])).isfinite().all()
@@ -186,7 +186,7 @@ def test_standard_normal() -> None:
 # Against the authors' code.
 
 
-def test_cut_boxes_of_the_authors(reference: dict[str, np.ndarray]) -> None:
+def test_cut_equals_the_authors_boxes(reference: dict[str, np.ndarray]) -> None:
     rows = reference["cutmix/lam_seed_x1_y1_x2_y2"]
     centre = reference["cutmix/centres_seed0to7"][rows[:, 1].astype(int)]
     mask = cut(torch.tensor(rows[:, 0]).float(), torch.tensor((centre + 0.5) / 32).float(), 32, 32)
@@ -196,7 +196,7 @@ def test_cut_boxes_of_the_authors(reference: dict[str, np.ndarray]) -> None:
         assert torch.equal(got, expected)
 
 
-def test_cut_realised_ratios(reference: dict[str, np.ndarray]) -> None:
+def test_cut_realises_the_authors_ratios(reference: dict[str, np.ndarray]) -> None:
     requested, realised = reference["cutmix/requested_kappa"], reference["cutmix/realised_kappa"]
     u = torch.rand(len(requested), 2, generator=torch.Generator().manual_seed(1))
     ours = cut(torch.tensor(requested).float(), u, 32, 32).mean((1, 2)).numpy()
@@ -205,7 +205,7 @@ def test_cut_realised_ratios(reference: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("name", ["horizontal", "vertical"])
-def test_concatenations_of_the_authors(name: str, reference: dict[str, np.ndarray]) -> None:
+def test_concatenations_equal_the_authors(name: str, reference: dict[str, np.ndarray]) -> None:
     """Theirs is kappa from the start of the axis or 1 - kappa from its end: for a symmetric Beta the same masks."""
     theirs = torch.tensor(reference[f"masks/{AUTHORS[name]}"])
     kappa = torch.tensor(reference[f"masks/{AUTHORS[name]}_requested"]).float()
@@ -226,7 +226,7 @@ def correlation(mask: np.ndarray, lag: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["cut", "patchup", "cow"])
-def test_distribution_of_the_authors(name: str, reference: dict[str, np.ndarray]) -> None:
+def test_masks_are_distributed_as_the_authors(name: str, reference: dict[str, np.ndarray]) -> None:
     """Area, length of the boundary, agreement of pixels 4 and 12 apart, share of the middle and of the border."""
     theirs = reference[f"masks/{AUTHORS[name]}"]
     kappa = torch.tensor(reference[f"masks/{AUTHORS[name]}_requested"]).float().repeat(40)

@@ -36,7 +36,7 @@ class Split(nn.Module):
         return x, x
 
 
-def test_every_call_from_a_tensor_to_a_tensor_in_order() -> None:
+def test_calls_from_tensor_to_tensor_are_recorded_in_order() -> None:
     net, x = Net(), torch.randn(4, 3)
     out, seen = calls(net, dict(net.named_children()), x)
     once = net.a(x)
@@ -49,7 +49,7 @@ def test_every_call_from_a_tensor_to_a_tensor_in_order() -> None:
     torch.testing.assert_close(out, net.b(twice))
 
 
-def test_no_gradient_behind_a_cut() -> None:
+def test_no_gradient_flows_through_a_cut() -> None:
     net, x = Net(), torch.randn(4, 3)
     layers = {"a": net.a, "b": net.b}
     calls(net, layers, x)[0].sum().backward()
@@ -63,7 +63,7 @@ def test_no_gradient_behind_a_cut() -> None:
 
 
 @pytest.mark.parametrize("columns", [3, 5])
-def test_nothing_is_left_on_the_network(columns: int) -> None:
+def test_hooks_are_removed(columns: int) -> None:
     """Also where the network cannot take the images."""
     net = Net()
     try:

@@ -55,7 +55,7 @@ def mix(reference: dict[str, np.ndarray]) -> mixmo.Mix:
     return mixmo.Mix(images, torch.stack((mask, 1 - mask)), targets / weights[..., None], weights)
 
 
-def test_eval_logits(net: Network, mix: mixmo.Mix, reference: dict[str, np.ndarray]) -> None:
+def test_eval_logits_equal_the_reference(net: Network, mix: mixmo.Mix, reference: dict[str, np.ndarray]) -> None:
     """In eval mode the reference was given the first image twice."""
     net.eval()
     logits = net.each(mix.images[0])
@@ -64,12 +64,12 @@ def test_eval_logits(net: Network, mix: mixmo.Mix, reference: dict[str, np.ndarr
     torch.testing.assert_close(net(mix.images[0]), torch.from_numpy(reference[f"{NET}/eval_logits"]), **EXACT)
 
 
-def test_train_logits(net: Network, mix: mixmo.Mix, reference: dict[str, np.ndarray]) -> None:
+def test_train_logits_equal_the_reference(net: Network, mix: mixmo.Mix, reference: dict[str, np.ndarray]) -> None:
     for m in (0, 1):
         torch.testing.assert_close(net(mix)[m], torch.from_numpy(reference[f"{NET}/train_logits_{m}"]), **EXACT)
 
 
-def test_three_sgd_steps(net: Network, mix: mixmo.Mix, reference: dict[str, np.ndarray]) -> None:
+def test_three_sgd_steps_equal_the_reference(net: Network, mix: mixmo.Mix, reference: dict[str, np.ndarray]) -> None:
     """By a recipe's own optimiser. The paper's l2 3e-4, a term of the loss, is its weight decay of 6e-4 everywhere."""
     names = list(reference[f"{NET}/param_names"])
     parameters = dict(net.named_parameters())

@@ -88,7 +88,7 @@ def test_formats(inside: Path, suffix: str, start: bytes) -> None:
         (["pairs", "cifar100/cut-mixmo", "--data", "nowhere"], "mixmo data get cifar100 --to nowhere"),
         (["pairs"], "recipe"),
         (["pairs", "digits/cut"], "unknown recipe"),
-        (["pairs", "digits/cut-mixmo", "--p", "2"], "no probability"),
+        (["pairs", "digits/cut-mixmo", "--p", "2"], "p = 2"),
         (["dynamics"], "runs"),
         (["dynamics", "nowhere"], "no run directory"),
         (["filters", "nowhere"], "no run directory"),

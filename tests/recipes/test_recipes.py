@@ -93,7 +93,7 @@ def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:
     [
         ({"repetition": 3}, "does not divide batch_size = 64; take"),
         ({"members": 0}, "members = 0; it must be at least 1"),
-        ({"p": -0.1}, "p = -0.1 is no probability"),
+        ({"p": -0.1}, "p = -0.1"),
         ({"alpha": 0.0}, "alpha = 0.0"),
         ({"widht": 4}, "unknown field 'widht'; did you mean 'width'"),
         ({"depth": 27}, "6n \\+ 4"),

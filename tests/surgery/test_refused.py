@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import mixmo
 from helpers import refused
-from mixmo.mixing.types import Hidden
+from mixmo.mixing.types import FeatureMixing
 from mixmo.surgery.find import replace
 
 END = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
@@ -160,10 +160,10 @@ def test_members() -> None:
     refused(model, "members = 0", members=0)
     net = mixmo.wrap(model)
     refused(net, r"ensemble of 2 already; mixmo\.convert")
-    with pytest.raises(mixmo.UserError, match=r"3 images a sample .* reads 2 at once; make the Mixer with members=2"):
+    with pytest.raises(mixmo.UserError, match="members=2"):
         net.read(torch.zeros(3, 1, 3, 8, 8))
     with pytest.raises(mixmo.UserError, match=r"mixmo\.create"):
-        net.read(torch.zeros(2, 1, 3, 8, 8), hidden=Hidden(torch.zeros(1).long(), ()))
+        net.read(torch.zeros(2, 1, 3, 8, 8), feature_mixing=FeatureMixing(torch.zeros(1).long(), ()))
 
 
 def test_a_backbone_that_pads_some_sizes() -> None:

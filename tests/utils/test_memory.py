@@ -29,11 +29,9 @@ def test_classes(make: Callable[[], mixmo.Ensemble], classes: int) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda members: mixmo.create("wrn10_1", 10, members=members),
         lambda members: mixmo.wrap(own(), members=members),
         lambda members: mixmo.convert(mixmo.create("wrn10_1", 10), members=members),
         lambda members: mixmo.convert(mixmo.wrap(own()), members=members),
-        lambda members: mixmo.Mixer(members=members),
     ],
 )
 def test_members(call: Callable[[int], object]) -> None:

@@ -1,4 +1,4 @@
-"""What happens to pixels before the encoders: crop and flip, AugMix, normalise, then pixel mixing (Mixup, CutMix, ...).
+"""Augmentation of pixels before the encoders: crop and flip, AugMix, normalise, then pixel mixing (Mixup, CutMix, ...).
 
 Everything is batched on the device and a pure function of uniform numbers, each sample with its own.
 """

@@ -6,7 +6,7 @@ The operations are the paper's eight that do not overlap with CIFAR-C, plus iden
 has too; a chain applies 1 to 4 of them. The severity is fixed, so that only the sign of an operation is random. There
 is no Jensen-Shannon loss, as in the paper.
 
-Each step serves all samples and chains at once, whatever their operations: one gather moves pixels (an affine map in
+Each step processes all samples and chains at once, whatever their operations: one gather moves pixels (an affine map in
 PIL's 16.16 fixed point, the identity for the others), one gather looks values up in a table (the identity for the
 geometric ones). Integers throughout, so the chains equal PIL's pixel by pixel.
 """
@@ -28,8 +28,8 @@ OPERATIONS = (
     "translate_y",
     "invert",
 )
-CHAINS, DEPTH = 3, 4  # that are mixed; operations in each, at most
-AUGMIX_UNIFORMS = 1 + CHAINS * (2 + 2 * DEPTH)  # a sample: m; weight and depth a chain; operation and sign a step
+CHAINS, DEPTH = 3, 4  # chains that are mixed; at most so many operations in each
+AUGMIX_UNIFORMS = 1 + CHAINS * (2 + 2 * DEPTH)  # per sample m; per chain weight and depth; per step operation and sign
 _CODE = {name: code for code, name in enumerate(OPERATIONS)}
 
 
@@ -37,7 +37,7 @@ def augmix(images_NHWC: Tensor, u_NP: Tensor) -> Tensor:
     """AugMix on uint8 images; returns floats in 0..255 (N, H, W, C), to be normalised next.
 
     Chains are 1 to 4 operations long, uniformly. Repeated copies of a sample share their operations, as in the authors'
-    code, if the caller gives them the same uniform numbers.
+    code, if they have the same uniform numbers.
     """
     N, H, W, C = images_NHWC.shape
     m_N111 = u_NP[:, :1, None, None]
@@ -120,7 +120,7 @@ def _affine_maps(sign: int, H: int, W: int, severity: float) -> dict[str, list[i
 
 
 def _table(pixels_RPC: Tensor, operation_R: Tensor, severity: float) -> Tensor:
-    """What becomes of each of the 256 values in each image and channel, uint8 (R, 256, C)."""
+    """New value of each of the 256 values in each image and channel, uint8 (R, 256, C)."""
     value_V1 = torch.arange(256, device=pixels_RPC.device)[:, None]
     dropped = 2 ** (8 - int(_level(severity, 4, 8)))  # posterize keeps the upper bits
     tables = {
@@ -152,5 +152,5 @@ def _equalized(pixels_RPC: Tensor) -> Tensor:
 
 
 def _level(severity: float, low: float, high: float) -> float:
-    """The strength of an operation whose range is low..high at a severity of 0..30."""
+    """Strength of an operation of range low..high at a severity of 0..30."""
     return low + severity / 30 * (high - low)

@@ -1,4 +1,4 @@
-"""What of an image is seen: padded or resized crop at random, the centre at test time; flip, fit, normalise."""
+"""Random crop (padded or resized) and flip, centre crop at test time, resizing, normalisation."""
 
 import math
 from collections.abc import Sequence
@@ -41,9 +41,9 @@ def resized_crop(
 
     The usual crop of ImageNet (Inception's; torchvision's RandomResizedCrop): a share U(scale, 1) of the area, width to
     height log-uniform in 3/4..4/3, anywhere in the image; bilinear. u_N5 holds, for each sample, the share, the ratio,
-    the row, the column and the flip (below 1/2). Where a side would stick out, torchvision draws again, up to ten
-    times; here that side is cut to the image's. There is no antialiasing: from stored images that are little larger
-    than `size`, a crop is reduced by little, if at all.
+    the row, the column and the flip (below 1/2). Where a side is too long, torchvision draws again, up to ten times;
+    here it is clipped to that of the image. There is no antialiasing, since stored images are little larger than
+    `size`.
     """
     _, H, W, _ = images_DHWC.shape
     area_N = (scale + (1 - scale) * u_N5[:, 0]) * (H * W)
@@ -69,12 +69,12 @@ def resized_crop(
 
 
 def _offset(u_N: Tensor, room: Tensor | int) -> Tensor:
-    """A whole number from 0 to `room`, each as likely: (N, 1)."""
+    """Uniform integers from 0 to `room`, (N, 1)."""
     return ((room + 1) * u_N).floor().long()[:, None]
 
 
 def _between(out_NS: Tensor, side_N1: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """For each position of the result: the two of `side` positions that it lies between, and how far it is along."""
+    """For each output position: its two neighbours among `side` input positions, and the weight of the second."""
     place_NS = ((out_NS + 0.5) * side_N1 / size - 0.5).clamp(min=0)
     first_NS = place_NS.floor()
     second_NS = torch.minimum(first_NS + 1, side_N1 - 1)
@@ -82,17 +82,17 @@ def _between(out_NS: Tensor, side_N1: Tensor, size: int) -> tuple[Tensor, Tensor
 
 
 def centre(images_NHWC: Tensor, size: int | None) -> Tensor:
-    """The middle `size` x `size` of each image, as is usual at test time."""
+    """Centre crop `size` x `size` of each image, for test time."""
     if size is None:
         return images_NHWC
     top, left = (images_NHWC.shape[1] - size) // 2, (images_NHWC.shape[2] - size) // 2
     return images_NHWC[:, top : top + size, left : left + size]
 
 
-def fit(images_NHWC: Tensor, channels: int, height: int, width: int) -> Tensor:
-    """uint8 images with these channels and this size: greys repeated, colours weighted to grey, the sides resized.
+def to_shape(images_NHWC: Tensor, channels: int, height: int, width: int) -> Tensor:
+    """Convert uint8 images to these channels and this size: grey repeated, colours to luma, sides resized.
 
-    >>> fit(torch.tensor([[[[10], [30]]]], dtype=torch.uint8), 3, 1, 1)
+    >>> to_shape(torch.tensor([[[[10], [30]]]], dtype=torch.uint8), 3, 1, 1)
     tensor([[[[20, 20, 20]]]], dtype=torch.uint8)
     """
     x_NCHW = images_NHWC.permute(0, 3, 1, 2)
@@ -112,5 +112,5 @@ def normalise(images_NHWC: Tensor, mean: Sequence[float], std: Sequence[float]) 
 
 
 def _constant(values: Sequence[float], device: torch.device) -> Tensor:
-    """A vector made on the device: copying one there would wait for it, and CUDA graphs refuse that."""
+    """A vector made on the device: a copy from the host would sync, which CUDA graphs do not allow."""
     return torch.stack([torch.full((), value, device=device) for value in values])

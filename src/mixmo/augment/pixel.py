@@ -32,11 +32,11 @@ Apply = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, bool], Mixed]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """One kind of pixel augmentation: a pure function of what was drawn for each sample."""
+    """One kind of pixel augmentation: a pure function of the numbers drawn for each sample."""
 
     apply: Apply  # (images, partner, lam, u, visible, keep_main) -> Mixed, for every sample
-    uniforms: int  # uniform numbers a sample needs, one of them for whether it is augmented at all
-    needs_partner: bool = True  # or else the partner images are never looked at
+    uniforms: int  # uniform numbers per sample, one of them for whether it is augmented
+    needs_partner: bool = True  # whether it uses the partner images
 
     def __call__(
         self,
@@ -52,8 +52,8 @@ class Augmentation:
         """Augment each sample with probability `prob`; elsewhere the image stays and lambda' = 1.
 
         lam_N is drawn by the caller, Beta(1, 1) in the paper. visible_Nhw is the weight of this member at each position
-        of its features, at H x W or coarser; ones (N, 1, 1) for a single network. `keep_main` is meant
-        for MixMo: the authors' single networks do not swap.
+        of its features, at H x W or coarser; ones (N, 1, 1) for a single network. `keep_main` is for MixMo: the
+        authors' single networks do not swap.
         """
         mixed = self.apply(images_NCHW, partner_NCHW, lam_N, u_NP[:, 1:], visible_Nhw, keep_main)
         chosen_N = u_NP[:, 0] < prob
@@ -133,7 +133,7 @@ def _share(mask_NHW: Tensor, visible_Nhw: Tensor, keep_main: bool) -> tuple[Tens
 
 
 def _same_size(mask_NHW: Tensor, visible_Nhw: Tensor) -> tuple[Tensor, Tensor]:
-    """Both at the finer resolution: a position of strided features sees the pixels that it covers."""
+    """Both at the finer resolution: a position of strided features covers several pixels."""
     H = max(mask_NHW.shape[1], visible_Nhw.shape[1])
     W = max(mask_NHW.shape[2], visible_Nhw.shape[2])
 
@@ -146,7 +146,7 @@ def _same_size(mask_NHW: Tensor, visible_Nhw: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _patch(tau_N: Tensor, u_N: Tensor, length: int) -> Tensor:
-    """Where a position looks in the resized image, in grid_sample's units: within [-1, 1] inside of the patch."""
+    """Source of each position in the resized image, in grid_sample's units: within [-1, 1] inside of the patch."""
     side_N1 = (length * tau_N).floor().clamp(min=1)[:, None]
     start_N1 = ((length + 1 - side_N1) * u_N[:, None]).floor()
     position_L = torch.arange(length, device=u_N.device)

@@ -1,4 +1,4 @@
-"""GradAug: narrower sub-networks learn to answer as the whole network does, on smaller images (Yang et al., 2020).
+"""GradAug: narrower sub-networks are trained to predict as the whole network, on smaller images (Yang et al., 2020).
 
     L = CE(y, f(x)) + sum_i KL(softmax f(x) || softmax f_{w_i}(resize x))
 
@@ -31,30 +31,30 @@ class Subnet(NamedTuple):
 
 
 def draw_subnets(count: int, generator: Generator) -> tuple[Subnet, ...]:
-    """Widths and image sizes, known to the host, for they are shapes."""
+    """Draw widths and image sizes, on the host: they are shapes."""
     random = np.random.default_rng(generator.initial_seed())
     widths = [SMALLEST, *random.uniform(SMALLEST, 1, count - 1)]
     return tuple(Subnet(float(w), SIDES[random.integers(len(SIDES))]) for w in sorted(widths, reverse=True))
 
 
 def subnet_loss(net: Network, mix: Mix, logits: Tensor, subnets: Sequence[Subnet]) -> Tensor:
-    """What the sub-networks add to the loss, given the whole network's logits (1, N, K)."""
+    """The sub-networks' term of the loss, given the whole network's logits (1, N, K)."""
     target = logits.detach().float().log_softmax(-1)[0]
     total = torch.zeros((), device=logits.device)
     for subnet in subnets:
         size = round(mix.images.shape[-1] * subnet.side)
         images = F.interpolate(mix.images[0], (size, size), mode="bilinear", align_corners=True)
         with narrowed(net, subnet.width):
-            answer = net.read(images[None])[0].float().log_softmax(-1)
-        total = total + F.kl_div(answer, target, reduction="batchmean", log_target=True)
+            log_p = net.read(images[None])[0].float().log_softmax(-1)
+        total = total + F.kl_div(log_p, target, reduction="batchmean", log_target=True)
     return total
 
 
 @contextmanager
 def narrowed(net: Network, width: float) -> Iterator[None]:
-    """Within, `net` is its own sub-network: layers see the first channels of their input only.
+    """Context in which `net` is its own sub-network: layers read only the first channels of their input.
 
-    Channels that no layer sees might as well not exist, so this equals slicing every weight.
+    This equals slicing every weight, since no layer reads the other channels.
     """
 
     def first_channels(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:

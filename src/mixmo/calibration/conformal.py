@@ -1,13 +1,13 @@
-"""Conformal prediction sets: for each sample a set of classes that holds the true one with a chosen probability.
+"""Conformal prediction sets: for each sample a set of classes that contains the true one with a chosen probability.
 
 A method scores how badly class k conforms to sample n, s_nk. On n held-out samples the quantile q is the
 ceil((n + 1) level)-th smallest score of the true classes; the set of a new sample is {k : s_k <= q}. If held-out and
 new samples are exchangeable and q was fitted on no sample that shaped the scores, the true class is in the set with
 probability at least `level`, and at most level + 1 / (n + 1) where scores are never equal; on average over samples and
-over held-out sets, not for each class alone. p_nk is the softmax of the logits; rank 1 is the likeliest class.
+over held-out sets, not for each class alone. p_nk is the softmax of the logits; rank 1 is the most probable class.
 
-A set may be empty: then no class conforms as well as the true ones usually do. Adding the likeliest class would cover
-more than was asked for.
+A set may be empty: then no class conforms as well as the true ones usually do. Adding the most probable class would
+give more than the target coverage.
 """
 
 import math
@@ -17,15 +17,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixmo.metrics.checks import check_answers, check_logits
-from mixmo.utils.errors import UserError
 from mixmo.utils.registry import Registry
 
 Score = Callable[[Tensor, Tensor, float, int], Tensor]  # (p (N, K), u (N, 1), lam, k_reg) -> (N, K), low conforms
 
 CONFORMAL: Registry[Score] = Registry("conformal method")
 
-LAMBDAS = (0.001, 0.01, 0.1, 0.2, 0.5)  # tried by `tune`, as in the authors' code
+LAMBDAS = (0.001, 0.01, 0.1, 0.2, 0.5)  # tried by `tune_raps`, as in the authors' code
 
 
 @CONFORMAL.add("lac")
@@ -36,7 +34,7 @@ def lac(p_NK: Tensor, u_N1: Tensor, lam: float, k_reg: int) -> Tensor:
 
 @CONFORMAL.add("aps")
 def aps(p_NK: Tensor, u_N1: Tensor, lam: float, k_reg: int) -> Tensor:
-    """Adaptive prediction sets: probability of all likelier classes, and u of the own one (Romano et al., 2020).
+    """Adaptive prediction sets: probability of all more probable classes, and u of its own (Romano et al., 2020).
 
     With u ~ U(0, 1) for each sample as published; with u = 1 the variant without randomness, whose sets are larger.
     """
@@ -52,7 +50,7 @@ def raps(p_NK: Tensor, u_N1: Tensor, lam: float, k_reg: int) -> Tensor:
 
 
 def ranks(p_NK: Tensor) -> Tensor:
-    """1 for the likeliest class of a sample, K for the least likely one; of equal classes the first is ahead.
+    """1 for the most probable class of a sample, K for the least; of equal classes the first is ahead.
 
     >>> ranks(torch.tensor([[0.2, 0.5, 0.3]]))
     tensor([[3, 1, 2]])
@@ -64,15 +62,15 @@ def ranks(p_NK: Tensor) -> Tensor:
 class Conformal:
     """A fitted conformal predictor."""
 
-    method: str
-    level: float  # wanted probability that the set holds the true class: 1 - alpha of the literature
+    method: str  # name in CONFORMAL
+    level: float  # target coverage, 1 - alpha in the literature
     quantile: float
     randomised: bool = False
     lam: float = 0.0  # lambda of RAPS
-    k_reg: int = 0
+    k_reg: int = 0  # rank beyond which RAPS penalises
 
     def sets(self, logits_NK: Tensor, u_N: Tensor | None = None) -> Tensor:
-        """Which classes are in the set of each sample, bool (N, K).
+        """Return which classes are in the set of each sample, bool (N, K).
 
         `u_N` are the uniform numbers of a randomised method; by default from torch's generator.
         """
@@ -80,7 +78,7 @@ class Conformal:
 
     def scores(self, logits_NK: Tensor, u_N: Tensor | None = None) -> Tensor:
         """How badly each class conforms to each sample, float64 (N, K)."""
-        p_NK = check_logits(logits_NK, "NK").softmax(1)
+        p_NK = logits_NK.double().softmax(1)
         if not self.randomised:
             u_N = p_NK.new_ones(len(p_NK))
         elif u_N is None:
@@ -99,26 +97,24 @@ def fit_conformal(
     k_reg: int = 0,
     u_N: Tensor | None = None,
 ) -> Conformal:
-    """The quantile that gives sets of this level, from held-out logits (of the ensemble: the mean of its members').
+    """Fit the quantile for a target coverage to held-out logits of the ensemble, unchecked.
 
     >>> logits = torch.eye(3).repeat(10, 1)  # the true class has probability e / (e + 2) each time
     >>> fitted = fit_conformal(logits, torch.tensor([0, 1, 2] * 10), level=0.9)
     >>> round(1 - fitted.quantile, 4), fitted.sets(torch.eye(3)[:1]).tolist()
     (0.5761, [[True, False, False]])
     """
-    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     unfitted = Conformal(method, level, math.nan, randomised, lam, k_reg)
     own_N = unfitted.scores(logits_NK, u_N).gather(1, labels_N[:, None])[:, 0]
     return replace(unfitted, quantile=_quantile(own_N, level))
 
 
-def tune(logits_NK: Tensor, labels_N: Tensor, level: float, u_N: Tensor | None = None) -> tuple[float, int]:
-    """lam and k_reg of RAPS, as its authors choose them: on samples other than those of the quantile.
+def tune_raps(logits_NK: Tensor, labels_N: Tensor, level: float, u_N: Tensor | None = None) -> tuple[float, int]:
+    """Choose lam and k_reg of RAPS as its authors do, on samples other than those of the quantile.
 
     k_reg is the `level` quantile of the true classes' ranks; lam that of `LAMBDAS` with the smallest sets on average,
     which are randomised sets if there are uniform numbers `u_N` for them.
     """
-    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     rank_N = ranks(logits_NK.softmax(1)).gather(1, labels_N[:, None])[:, 0]
     k_reg = round(_quantile(rank_N.double(), level))
     randomised = u_N is not None
@@ -131,23 +127,16 @@ def tune(logits_NK: Tensor, labels_N: Tensor, level: float, u_N: Tensor | None =
 
 
 def fewest(level: float) -> int:
-    """Held-out samples that a quantile of this level needs at least.
+    """Smallest number of held-out samples that has a quantile of this level.
 
     >>> fewest(0.9), fewest(0.99)
     (9, 99)
     """
-    if not 0 < level < 1:
-        raise UserError(f"level = {level} is no probability of covering the true class; take one between 0 and 1")
     return math.ceil(round(level / (1 - level), 9))
 
 
 def _quantile(own_N: Tensor, level: float) -> float:
     """The ceil((n + 1) level)-th smallest."""
-    if len(own_N) < fewest(level):
-        raise UserError(
-            f"{len(own_N)} held-out samples cannot tell sets of level {level}; "
-            f"give at least {fewest(level)}, or a lower level"
-        )
-    # Rounding must not push a product such as 10 * 0.9 beyond the whole number that it is.
+    # Rounding must not push a product such as 10 * 0.9 beyond the integer that it is.
     place = math.ceil(round((len(own_N) + 1) * level, 9))
     return own_N.sort()[0][place - 1].item()

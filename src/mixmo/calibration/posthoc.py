@@ -1,81 +1,73 @@
-"""What held-out data teach a trained network about its own answers: a temperature, sets, when to abstain."""
+"""Post-hoc calibration on held-out data: temperature, conformal sets, selective prediction."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mixmo.calibration.conformal import CONFORMAL, Conformal, fewest, fit_conformal, tune
+from mixmo.calibration.conformal import CONFORMAL, Conformal, fewest, fit_conformal, tune_raps
 from mixmo.calibration.selective import Selective, fit_selective
-from mixmo.metrics.checks import check_labels, check_logits
+from mixmo.metrics.checks import check_predictions
 from mixmo.metrics.temperature import fit_temperature
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError, check_number, check_whole
+from mixmo.utils.errors import UserError
 
-LARGEST = 1e9  # of what is fitted: none of it comes near
 TUNED = 5  # one held-out sample in so many chooses the constants of RAPS, the others fit its quantile
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted once, saved with the weights, applied to every prediction.
+    """Post-hoc calibration of an ensemble: fitted by `calibrate`, saved with the weights, applied by `predict`.
 
     Everything acts on the mean of the members' logits, for M heads and for the N x M heads of several networks alike;
-    another set of members needs another fit. Sets and threshold do not look at the temperature: what they promise is
-    exact because no sample that fits them shaped the scores, and a temperature of the same samples would have.
+    another set of members needs another fit. Sets and threshold do not use the temperature: their guarantees are exact
+    because no sample that fits them shaped the scores, and a temperature of the same samples would have.
+
+    Args:
+        temperature: T of softmax(logits / T).
+        conformal: Conformal prediction sets.
+        selective: Threshold of selective prediction.
+        samples: Number of held-out samples.
+        classes: Number of classes; 0 if not known.
+
+    Raises:
+        UserError: If the temperature is not positive, or the conformal method is unknown.
     """
 
     temperature: float = 1.0
     conformal: Conformal | None = None
     selective: Selective | None = None
-    samples: int = 0  # held-out ones
-    classes: int = 0  # of them; 0: not known
+    samples: int = 0
+    classes: int = 0
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature)
-        if not 0 < self.temperature < math.inf:
-            raise UserError(f"temperature = {self.temperature}; logits are divided by it: give a positive number")
-        check_whole("samples", self.samples, least=0)
-        check_whole("classes", self.classes, least=0)
-        for part in (self.conformal, self.selective):
-            for name, value in ({} if part is None else asdict(part)).items():
-                if name == "method":
-                    CONFORMAL[str(value)]  # an unknown one is refused here, not by the first prediction
-                elif name != "randomised":
-                    check_number(name, value)
-                    if not abs(value) < LARGEST:
-                        raise UserError(f"{name} = {value} of a {type(part).__name__}; fit it again")
+        if not self.temperature > 0:
+            raise UserError(f"temperature = {self.temperature}; give a positive number, logits are divided by it")
+        if self.conformal is not None:
+            CONFORMAL[self.conformal.method]  # an unknown name raises here, not at the first prediction
 
     def check_classes(self, classes: int) -> None:
-        """Refuses a network of other classes than those it was fitted to."""
+        """Raise a UserError unless it was fitted to this number of classes."""
         if self.classes not in (0, classes):
-            raise UserError(
-                f"the calibration was fitted to {self.classes} classes, and the network knows {classes}; fit it to "
-                "logits of this network with mixmo.calibrate"
-            )
+            raise UserError(f"the calibration was fitted to {self.classes} classes, not {classes}; fit it again")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts and numbers, ready for JSON."""
+        """Return plain dicts and numbers, ready for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Calibration":
-        """What `to_dict` gave.
+        """Restore what `to_dict` returned, also after a round trip through JSON; raise a UserError for anything else.
 
         >>> Calibration.from_dict(Calibration(1.5, Conformal("lac", 0.9, 0.7)).to_dict()).conformal.quantile
         0.7
         """
         try:
             conformal, selective = fields["conformal"], fields["selective"]
-            return cls(
-                **fields
-                | {
-                    "conformal": None if conformal is None else Conformal(**conformal),
-                    "selective": None if selective is None else Selective(**selective),
-                }
-            )
+            conformal = None if conformal is None else Conformal(**conformal)
+            selective = None if selective is None else Selective(**selective)
+            return cls(**fields | {"conformal": conformal, "selective": selective})
         except (KeyError, TypeError) as error:
             raise UserError(f"this is no calibration that mixmo saved ({error}); fit it again") from error
 
@@ -92,18 +84,26 @@ def calibrate(
     delta: float = 0.05,
     seed: int = 0,
 ) -> Calibration:
-    """Fit temperature, conformal sets and abstention to every head's logits of samples that nothing was trained on.
+    """Fit temperature, conformal sets and the threshold of selective prediction to held-out data.
 
-    For RAPS, one sample in five, at random, chooses its two constants and the others fit the quantile. With `risk=None`
-    no threshold is fitted.
+    Args:
+        logits_MNK: Logits of every head for samples that nothing was trained on, (M, N, K).
+        labels_N: Their class indices, (N,).
+        level: Target coverage of the conformal sets.
+        method: "lac" (smallest sets), "aps" or "raps". For RAPS a random fifth of the samples chooses its constants.
+        randomised: Randomise APS and RAPS, as published; their sets are then smaller.
+        risk: Maximum selective risk; None fits no threshold.
+        delta: Probability that the risk is exceeded all the same.
+        seed: Of the random numbers.
+
+    Returns:
+        The calibration, for `mixmo.predict(net, images, calibration=...)`.
+
+    Raises:
+        UserError: If logits and labels do not fit, a number is no probability, or there are too few samples.
     """
-    for name, value in (("level", level), ("risk", 0.0 if risk is None else risk), ("delta", delta)):
-        check_number(name, value)
-    check_whole("seed", seed, least=0)
-    logits_MNK = check_logits(logits_MNK, "MNK")
-    if bool((logits_MNK >= 0).all()) and torch.allclose(logits_MNK.sum(-1), logits_MNK.new_ones(()), atol=1e-3):
-        raise UserError("logits_MNK are probabilities, which sum to one; pass what comes before the softmax: .logits")
-    labels_N = check_labels(labels_N, logits_MNK)
+    logits_MNK, labels_N = check_predictions(logits_MNK, labels_N)
+    _check_settings(logits_MNK, level, method, risk, delta)
     mean_NK, samples = logits_MNK.mean(0), len(labels_N)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(samples, generator=generator).to(labels_N.device)
@@ -111,14 +111,20 @@ def calibrate(
     lam, k_reg, rest = 0.0, 0, order
     if method == "raps":
         tuning, rest = order[: samples // TUNED], order[samples // TUNED :]
-        if len(tuning) < fewest(level):
-            raise UserError(
-                f"{samples} held-out samples are too few for RAPS at level {level}, whose constants take a fifth of "
-                f"them; give at least {TUNED * fewest(level)}, a lower level, or take lac or aps"
-            )
-        lam, k_reg = tune(mean_NK[tuning], labels_N[tuning], level, u_N[tuning] if randomised else None)
+        lam, k_reg = tune_raps(mean_NK[tuning], labels_N[tuning], level, u_N[tuning] if randomised else None)
     conformal = fit_conformal(
         mean_NK[rest], labels_N[rest], level, method, randomised=randomised, lam=lam, k_reg=k_reg, u_N=u_N[rest]
     )
     selective = None if risk is None else fit_selective(mean_NK, labels_N, risk, delta)
     return Calibration(fit_temperature(mean_NK, labels_N), conformal, selective, samples, logits_MNK.shape[-1])
+
+
+def _check_settings(logits_MNK: Tensor, level: float, method: str, risk: float | None, delta: float) -> None:
+    if bool((logits_MNK >= 0).all()) and torch.allclose(logits_MNK.sum(-1), logits_MNK.new_ones(()), atol=1e-3):
+        raise UserError("logits_MNK are probabilities, which sum to one; pass the logits, before the softmax")
+    for name, value in (("level", level), ("risk", 0.5 if risk is None else risk), ("delta", delta)):
+        if not 0 < value < 1:
+            raise UserError(f"{name} = {value}; give a probability between 0 and 1")
+    samples, needed = logits_MNK.shape[1], fewest(level) * (TUNED if method == "raps" else 1)
+    if samples < needed:
+        raise UserError(f"{samples} held-out samples; {method} at level {level} needs {needed}, or a lower level")

@@ -7,7 +7,7 @@ from typing import Literal
 
 from mixmo.augment.augmix import augmix
 from mixmo.augment.pixel import AUGMENTATIONS
-from mixmo.baselines.feature_mixing import HIDDEN
+from mixmo.baselines.feature_mixing import FEATURE_MIXING
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.recipe_scores import score_lines
@@ -34,7 +34,7 @@ def recipes() -> dict[str, str]:
 
 def augmentations() -> dict[str, str]:
     pixel = {f"--pixel {name}": first_line(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
-    hidden = {f"--feature-mixing {name}": first_line(HIDDEN[name].shares) for name in HIDDEN}
+    hidden = {f"--feature-mixing {name}": first_line(FEATURE_MIXING[name].shares) for name in FEATURE_MIXING}
     saliency = {f"--saliency {name}": first_line(SALIENCY[name].apply) for name in SALIENCY}
     return pixel | hidden | saliency | {"--augmix": first_line(augmix)}
 

@@ -12,14 +12,14 @@ from torch import Generator, Tensor
 from mixmo.augment.augmix import AUGMIX_UNIFORMS, augmix
 from mixmo.augment.basic import crop_flip, normalise, resized_crop
 from mixmo.augment.pixel import AUGMENTATIONS
-from mixmo.baselines.feature_mixing import HIDDEN, HiddenDraws, draw_hidden, stage_shapes
+from mixmo.baselines.feature_mixing import FEATURE_MIXING, FeatureMixingDraws, draw_feature_mixing, stage_shapes
 from mixmo.baselines.gradaug import Subnet, draw_subnets
 from mixmo.baselines.saliency import SALIENCY, SaliencyDraws
 from mixmo.data.types import Dataset, Split
 from mixmo.engine.source import Partners, draw_partners
 from mixmo.mixing.mixer import MixDraws
 from mixmo.mixing.pairing import draw_order, pair
-from mixmo.mixing.types import Hidden, Mix
+from mixmo.mixing.types import FeatureMixing, Mix
 from mixmo.recipes.schema import Recipe
 from mixmo.utils.rng import draw_gamma
 
@@ -43,7 +43,7 @@ class Draws(NamedTuple):
     mix: MixDraws
     augmix: Tensor | None  # (M, n, P) uniform: a member's copies of a sample share their operations
     pixel: PixelDraws | None
-    hidden: HiddenDraws | None
+    hidden: FeatureMixingDraws | None
     subnets: tuple[Subnet, ...]
     pool: Split | None  # where the numbers of samples count, if not in the resident data set
     saliency: SaliencyDraws | None
@@ -69,7 +69,7 @@ class Batches:
         self.split = split
         self.mixer = recipe.mixer()
         self.augmentation = None if recipe.pixel == "none" else AUGMENTATIONS[recipe.pixel]
-        self.feature_mixing = None if recipe.hidden == "none" else HIDDEN[recipe.hidden]
+        self.feature_mixing = None if recipe.hidden == "none" else FEATURE_MIXING[recipe.hidden]
         self.saliency = None if recipe.saliency == "none" else SALIENCY[recipe.saliency]
         seen = channels, self.height, self.width = recipe.seen(dataset.size)
         self.shapes: list[torch.Size] = []  # of the features that enter each stage of the core
@@ -106,7 +106,7 @@ class Batches:
             pixel = PixelDraws(number, uniform(members, n, self.crop_uniforms), gamma, kind)
         hidden = None
         if self.feature_mixing is not None:
-            hidden = draw_hidden(self.feature_mixing, recipe.alpha, self.shapes, n, device, generator)
+            hidden = draw_feature_mixing(self.feature_mixing, recipe.alpha, self.shapes, n, generator)
         subnets = draw_subnets(recipe.subnets, generator) if recipe.subnets else ()
         saliency = None
         if self.saliency is not None:
@@ -136,10 +136,10 @@ class Batches:
             return self.mixer.assemble(images, targets, coefficients, draws.mix)
         assert self.feature_mixing is not None
         shares, own = self.feature_mixing.shares(draws.hidden)
-        hidden = Hidden(draws.hidden.order, shares)
-        targets = torch.lerp(targets[:, hidden.partner], targets, own)
+        mixing = FeatureMixing(draws.hidden.order, shares)
+        targets = torch.lerp(targets[:, mixing.partner], targets, own)
         mix = self.mixer.assemble(images, targets, coefficients, draws.mix)
-        return mix._replace(weights=mix.weights * self.feature_mixing.weight, hidden=hidden)
+        return mix._replace(weights=mix.weights * self.feature_mixing.weight, feature_mixing=mixing)
 
     @property
     def soft(self) -> bool:

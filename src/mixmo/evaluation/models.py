@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mixmo.augment.basic import centre, fit
+from mixmo.augment.basic import centre, to_shape
 from mixmo.data import DATASETS
 from mixmo.data.folder import PREFIX
 from mixmo.hub.loading import load
@@ -49,7 +49,7 @@ class Model(NamedTuple):
         if height != width:
             raise UserError(f"{self.path} reads {height} x {width} pixels; give tensors of this size to mixmo.predict")
         side = self.about.resize or height
-        return centre(fit(images_NHWC, channels, side, side), height)
+        return centre(to_shape(images_NHWC, channels, side, side), height)
 
     def logits(self, images_NHWC: Tensor, images_per_pass: int = 1) -> Tensor:
         """Predict prepared images: logits (heads, N, K), on the device of the images."""

@@ -12,7 +12,7 @@ import torch
 from PIL import UnidentifiedImageError
 from torch import Tensor
 
-from mixmo.augment.basic import centre, fit
+from mixmo.augment.basic import centre, to_shape
 from mixmo.data.decode import decode, default_workers
 from mixmo.data.folder import image_files
 from mixmo.models.metadata import About
@@ -56,7 +56,7 @@ def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read
             if waiting and (len(waiting) > 1 or not chunk):
                 read = _collect(waiting.popleft())
                 if read.paths:
-                    read = read._replace(images=fit(centre(read.images, height), channels, height, width))
+                    read = read._replace(images=to_shape(centre(read.images, height), channels, height, width))
                 yield read
             elif not chunk:
                 return

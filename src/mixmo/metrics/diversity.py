@@ -1,8 +1,8 @@
 """How much predictors differ: the members of a network, or all members of several networks, as P predictors.
 
 A measure maps logits (P, N, K) and labels (N,) to a float64 matrix (P, P) over pairs; `pair_mean` averages it. For
-predictors i and j, the samples are counted as n_11 (both right), n_00 (both wrong), n_10 (only i is right) and n_01
-(only j). Every measure is finite: its docstring says what it is where its formula is 0/0.
+predictors i and j, the samples are counted as n_11 (both correct), n_00 (both wrong), n_10 (only i correct) and n_01
+(only j). Every measure is finite: its docstring defines it where the formula is 0/0.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mixmo.metrics.checks import check_answers
-from mixmo.utils.errors import UserError
 from mixmo.utils.registry import Registry
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # (logits (P, N, K), labels (N,)) -> (P, P) float64
@@ -20,17 +18,18 @@ DIVERSITY: Registry[Measure] = Registry("diversity measure", taken=("own",))
 
 
 def pair_mean(matrix_PP: Tensor) -> Tensor:
-    """The mean over all pairs of different predictors, in both orders.
+    """Average a measure over all pairs of different predictors, in both orders: sum_{i != j} d_ij / (P (P - 1)).
+
+    Args:
+        matrix_PP: The measure of every pair, (P, P).
+
+    Returns:
+        The mean, 0-dim.
 
     >>> pair_mean(torch.tensor([[0.0, 1.0], [3.0, 0.0]])).item()
     2.0
     """
-    predictors = len(matrix_PP)
-    if matrix_PP.shape != (predictors, predictors) or predictors < 2:
-        raise UserError(
-            f"matrix_PP has shape {tuple(matrix_PP.shape)}; pass a square matrix over at least two predictors"
-        )
-    off_diagonal_PP = ~torch.eye(predictors, dtype=torch.bool, device=matrix_PP.device)
+    off_diagonal_PP = ~torch.eye(len(matrix_PP), dtype=torch.bool, device=matrix_PP.device)
     return matrix_PP[off_diagonal_PP].mean()
 
 
@@ -47,24 +46,23 @@ def ratio_error(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
 
 @DIVERSITY.add("agreement")
 def agreement(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
-    """Share of samples on which the two give the same answer, right or wrong."""
-    logits_PNK, _ = check_answers(logits_PNK, labels_N, "PNK")
-    answer_PN = logits_PNK.argmax(2)
-    return torch.stack([(answer_PN == answer_N).double().mean(1) for answer_N in answer_PN])
+    """Share of samples for which the two predict the same class, correct or wrong."""
+    class_PN = logits_PNK.argmax(2)
+    return torch.stack([(class_PN == class_N).double().mean(1) for class_N in class_PN])
 
 
 @DIVERSITY.add("disagreement")
 def disagreement(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
-    """Share of samples on which the two give different answers: 1 - agreement."""
+    """Share of samples for which the two predict different classes: 1 - agreement."""
     return 1 - agreement(logits_PNK, labels_N)
 
 
 @DIVERSITY.add("q_statistic")
 def q_statistic(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
-    """Yule's Q of the two's errors: 1 if they always come together, 0 if independent, -1 if never.
+    """Yule's Q of the two's errors: 1 if they always coincide, 0 if independent, -1 if never.
 
-    (n_11 n_00 - n_10 n_01) / (n_11 n_00 + n_10 n_01); 0 if the denominator is, which says that nothing is known: one of
-    the two is always right, say.
+    (n_11 n_00 - n_10 n_01) / (n_11 n_00 + n_10 n_01); 0 if the denominator is 0, as when one of the two is always
+    correct.
     """
     n_11, n_10, n_01, n_00 = _counts(logits_PNK, labels_N)
     return _ratio(n_11 * n_00 - n_10 * n_01, n_11 * n_00 + n_10 * n_01)
@@ -75,7 +73,7 @@ def error_correlation(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
     """Pearson correlation between the two's error indicators.
 
     (n_11 n_00 - n_10 n_01) / sqrt((n_11 + n_10)(n_01 + n_00)(n_11 + n_01)(n_10 + n_00)); 0 if one of the two is always
-    right or always wrong.
+    correct or always wrong.
     """
     n_11, n_10, n_01, n_00 = _counts(logits_PNK, labels_N)
     spread = ((n_11 + n_10) * (n_01 + n_00)).sqrt() * ((n_11 + n_01) * (n_10 + n_00)).sqrt()
@@ -88,15 +86,13 @@ def kl(logits_PNK: Tensor, labels_N: Tensor) -> Tensor:
 
     Entry (i, j): mean_n sum_k p_ink (log p_ink - log p_jnk).
     """
-    logits_PNK, _ = check_answers(logits_PNK, labels_N, "PNK")
-    log_PNK = logits_PNK.log_softmax(2)
+    log_PNK = logits_PNK.double().log_softmax(2)
     rows = [(log_NK.exp() * (log_NK - log_PNK)).sum(2).mean(1) for log_NK in log_PNK]
     return torch.stack(rows).clamp(min=0)  # rounding may leave -1e-17 between equal predictors
 
 
 def _counts(logits_PNK: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """n_11, n_10, n_01, n_00 as float64 matrices (P, P)."""
-    logits_PNK, labels_N = check_answers(logits_PNK, labels_N, "PNK")
     right_PN = (logits_PNK.argmax(2) == labels_N).double()
     wrong_PN = 1 - right_PN
     return right_PN @ right_PN.T, right_PN @ wrong_PN.T, wrong_PN @ right_PN.T, wrong_PN @ wrong_PN.T

@@ -7,12 +7,12 @@ from torch import Tensor, cat
 
 
 class LabelledLogits(NamedTuple):
-    """What every head says of a split, or of those of its files that can be read."""
+    """The logits of every head for a split (or for those of its files that can be read), with the labels."""
 
     logits: Tensor  # float32 (heads, N, K)
     labels: Tensor  # (N,)
 
     @classmethod
     def joined(cls, parts: Sequence["LabelledLogits"]) -> "LabelledLogits":
-        """Those to the batches of a split as those to all of it."""
+        """Concatenate batches."""
         return cls(cat([part.logits for part in parts], dim=1), cat([part.labels for part in parts]))

@@ -1,4 +1,4 @@
-"""All scores of an ensemble from its stored logits: of the mean of the members, of each member, and between them."""
+"""All scores of an ensemble from its logits: of the mean of the members, of each member, and between them."""
 
 import math
 from collections.abc import Collection
@@ -6,19 +6,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mixmo.metrics.checks import check_answers
+from mixmo.metrics.checks import check_halves, check_predictions
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
 from mixmo.metrics.scores import METRICS, ece, nll
-from mixmo.metrics.temperature import Halves, calibrate_halves
+from mixmo.metrics.temperature import Halves, calibrate_halves, random_halves
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError, first_line
 
 
 class Scores(NamedTuple):
-    """The scores of one predictor: one field for each of our `METRICS`, and those after calibration.
+    """The scores of one predictor: one field per built-in metric of `METRICS`, and the calibrated `nllc` and `ecec`.
 
-    `nllc` and `ecec` are means over two halves, as in the paper's tables; `ece` is over all samples, and since ECE is
-    biased upwards by small samples, an `ecec` above `ece` need not mean that calibration harmed.
+    These are means over two halves, each at the temperature of the other, as in the paper's tables. ECE is biased
+    upwards by small samples: `ecec` may exceed `ece`, which is over all samples.
     """
 
     top1: float  # shares, from 0 to 1
@@ -31,11 +30,11 @@ class Scores(NamedTuple):
     tace: float
     auc: float
     temperatures: tuple[float, float]  # fitted on the first and on the second half
-    own: dict[str, float]  # of metrics that users added to `METRICS`
+    own: dict[str, float]  # user-defined metrics, by name
 
 
 class Diversity(NamedTuple):
-    """The means over pairs of predictors: one field for each of our `DIVERSITY`."""
+    """Means over pairs of predictors: one field per built-in measure of `DIVERSITY`; `own` holds user-defined ones."""
 
     ratio_error: float
     agreement: float
@@ -43,18 +42,18 @@ class Diversity(NamedTuple):
     q_statistic: float
     error_correlation: float
     kl: float
-    own: dict[str, float]  # of measures that users added to `DIVERSITY`
+    own: dict[str, float]
 
 
 class Report(NamedTuple):
-    """What `evaluate` found."""
+    """What `evaluate` returns."""
 
     ensemble: Scores  # of the mean of the members' logits
     members: tuple[Scores, ...]  # each alone, with its own temperatures
     diversity: Diversity | None  # None for a single member
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and floats, ready for JSON: None for NaN; scores of users' own beside ours."""
+        """Plain dicts, lists and floats for JSON: None for NaN; user-defined scores beside the others."""
         return {
             "ensemble": plain(self.ensemble),
             "members": [plain(member) for member in self.members],
@@ -63,7 +62,7 @@ class Report(NamedTuple):
 
 
 def json_ready(value: Any) -> Any:
-    """Nested values as JSON can hold them, which has no named tuples, no NaN and no infinity, and whose keys are text.
+    """Convert nested values to what JSON has: dicts with text keys, lists, and None for NaN and infinity.
 
     >>> json_ready({1: [1.0, float("nan")], "top1": 0.5})
     {'1': [1.0, None], 'top1': 0.5}
@@ -79,27 +78,39 @@ def json_ready(value: Any) -> Any:
 
 @on_cpu
 def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Report:
-    """Every score of the ensemble whose members have these logits.
+    """Compute every score of an ensemble, of each member, and their diversity.
 
-    For an ensemble of several networks, stack the members of all of them: `torch.cat([first_MNK, second_MNK])`. Two
-    halves are drawn from `seed` for the calibration, the same for all, unless `halves` gives them.
+    For an ensemble of several networks, stack the members of all of them: `torch.cat([first_MNK, second_MNK])`.
+
+    Args:
+        logits_MNK: Logits of every member, (M, N, K).
+        labels_N: Class indices, (N,).
+        seed: Of the two random halves for the calibrated scores, the same for the ensemble and all members.
+        halves: The indices of the two halves, instead of random ones.
+
+    Returns:
+        All scores.
+
+    Raises:
+        UserError: If logits and labels do not fit, or the halves are no partition of the samples.
     """
-    logits_MNK, labels_N = check_answers(logits_MNK, labels_N, "MNK")
+    logits_MNK, labels_N = check_predictions(logits_MNK, labels_N)
+    halves = check_halves(random_halves(len(labels_N), seed) if halves is None else halves, labels_N)
     diversity = None
     if len(logits_MNK) > 1:
-        means = {name: _mean(name, DIVERSITY[name](logits_MNK, labels_N), len(logits_MNK)) for name in DIVERSITY}
+        means = {name: pair_mean(DIVERSITY[name](logits_MNK, labels_N).double()).item() for name in DIVERSITY}
         diversity = Diversity(**_fields(means, Diversity._fields))
     return Report(
-        ensemble=score(logits_MNK.mean(0), labels_N, seed, halves),
-        members=tuple(score(logits_NK, labels_N, seed, halves) for logits_NK in logits_MNK),
+        ensemble=_score(logits_MNK.mean(0), labels_N, halves),
+        members=tuple(_score(logits_NK, labels_N, halves) for logits_NK in logits_MNK),
         diversity=diversity,
     )
 
 
-def score(logits_NK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | None = None) -> Scores:
+def _score(logits_NK: Tensor, labels_N: Tensor, halves: Halves) -> Scores:
     """Every score of one predictor."""
-    calibrated = calibrate_halves(logits_NK, labels_N, seed, halves)
-    values = {name: _number(name, METRICS[name](logits_NK, labels_N)) for name in METRICS}
+    calibrated = calibrate_halves(logits_NK, labels_N, halves)
+    values = {name: float(METRICS[name](logits_NK, labels_N)) for name in METRICS}
     return Scores(
         **_fields(values, Scores._fields),
         nllc=calibrated.score(nll, labels_N).item(),
@@ -108,30 +119,14 @@ def score(logits_NK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves | N
     )
 
 
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"the metric '{name}' gives no number ({first_line(error)}); let it give one") from error
-
-
-def _mean(name: str, matrix_MM: Any, members: int) -> float:
-    if not isinstance(matrix_MM, Tensor) or matrix_MM.shape != (members, members):
-        shape = tuple(getattr(matrix_MM, "shape", ()))
-        raise UserError(
-            f"the diversity measure '{name}' gives a {type(matrix_MM).__name__} {shape}; let it give a tensor (M, M)"
-        )
-    return pair_mean(matrix_MM.double()).item()
-
-
 def _fields(values: dict[str, float], known: Collection[str]) -> dict[str, Any]:
-    """The values by field; those without a field of their own in `own`."""
+    """The values by field; those without a field in `own`."""
     own = {name: value for name, value in values.items() if name not in known}
     return {name: value for name, value in values.items() if name in known} | {"own": own}
 
 
 def plain(scores: Scores | Diversity) -> dict[str, Any]:
-    """Ready for JSON: scores of users' own beside ours."""
+    """As in `Report.to_dict`."""
     ours = scores._asdict()
     own = ours.pop("own")
     return {name: json_ready(value) for name, value in (ours | own).items()}

@@ -1,8 +1,8 @@
-"""Scores of one predictor: pure functions of logits (N, K) and labels (N,), computed in float64.
+"""Scores of one predictor: pure functions of logits (N, K) and class indices (N,), computed in float64.
 
 p_nk is the softmax of the logits, y_n the label, c_n = max_k p_nk the confidence, and 1[.] one if true, zero if not.
 An ensemble is scored by the MEAN OF ITS MEMBERS' LOGITS, `logits_MNK.mean(0)`: this is the authors' protocol. The mean
-of probabilities is another predictor, and for the members of a MixMo network a much less confident one.
+of probabilities is another predictor; for the members of a MixMo network it is much less confident.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixmo.metrics.checks import check_answers
 from mixmo.metrics.ood import auroc
 from mixmo.utils.registry import Registry
 
-Metric = Callable[[Tensor, Tensor], Tensor]  # (float64 logits (N, K), labels (N,)) -> a number, 0-dim
+Metric = Callable[[Tensor, Tensor], Tensor]  # (float64 logits (N, K), int64 labels (N,)) -> a number, 0-dim
 
 METRICS: Registry[Metric] = Registry("metric", taken=("nllc", "ecec", "temperatures", "own"))
 
@@ -27,7 +26,7 @@ TACE_THRESHOLD = 1e-3
 def top1(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     """Share of samples whose label has the largest logit.
 
-    Between equal logits the first class wins, so that a constant network is not always right.
+    Between equal logits the first class wins, so that a constant predictor is not always right.
 
     >>> top1(torch.tensor([[0.0, 1.0, 2.0], [5.0, 5.0, 1.0]]), torch.tensor([2, 1])).item()
     0.5
@@ -45,7 +44,6 @@ def top5(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def _top(logits_NK: Tensor, labels_N: Tensor, k: int) -> Tensor:
-    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     labels_N1 = labels_N[:, None]
     own_N1 = logits_NK.gather(1, labels_N1)
     earlier_NK = torch.arange(logits_NK.shape[1], device=logits_NK.device) < labels_N1
@@ -56,8 +54,7 @@ def _top(logits_NK: Tensor, labels_N: Tensor, k: int) -> Tensor:
 @METRICS.add("nll")
 def nll(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     """Negative log-likelihood: mean_n -log p_{n, y_n}, in nats."""
-    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
-    return F.cross_entropy(logits_NK, labels_N)
+    return F.cross_entropy(logits_NK.double(), labels_N)
 
 
 @METRICS.add("brier")
@@ -69,20 +66,18 @@ def brier(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     >>> brier(torch.zeros(1, 2), torch.tensor([0])).item()
     0.5
     """
-    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     target_NK = F.one_hot(labels_N, logits_NK.shape[1])
-    return (logits_NK.softmax(1) - target_NK).square().sum(1).mean()
+    return (logits_NK.double().softmax(1) - target_NK).square().sum(1).mean()
 
 
 @METRICS.add("ece")
 def ece(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     """Expected calibration error: gap between confidence and accuracy in 15 bins of equal width.
 
-    sum_b |B_b| / N * |mean_{n in B_b} c_n - mean_{n in B_b} 1[right]|, where B_b holds the confidences in
+    sum_b |B_b| / N * |mean_{n in B_b} c_n - mean_{n in B_b} 1[correct]|, where B_b holds the confidences in
     ((b - 1)/15, b/15]. It is biased upwards by small N: two halves have a larger mean ECE than the whole.
     """
-    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
-    confidence_N = logits_NK.softmax(1).amax(1)
+    confidence_N = logits_NK.double().softmax(1).amax(1)
     edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=logits_NK.device)
     bin_N = torch.bucketize(confidence_N, edges[1:-1])  # edges[b] < confidence <= edges[b + 1]
     gap_N = confidence_N - (logits_NK.argmax(1) == labels_N).double()
@@ -97,9 +92,8 @@ def tace(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
     15 bins of n_k // 15, the last one taking the remainder too; then
     1/(N K) sum_k sum_b |sum_{n in B_kb} (p_nk - 1[y_n = k])|.
     """
-    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
     samples, classes = logits_NK.shape
-    p_NK, order_NK = logits_NK.softmax(1).sort(dim=0, stable=True)
+    p_NK, order_NK = logits_NK.double().softmax(1).sort(dim=0, stable=True)
     kept_K = (p_NK > TACE_THRESHOLD).sum(0)
     place_NK = torch.arange(samples, device=p_NK.device)[:, None] - (samples - kept_K)  # from 0 above the threshold
     size_K = kept_K // BINS
@@ -111,14 +105,13 @@ def tace(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
 
 @METRICS.add("auc")
 def auc(logits_NK: Tensor, labels_N: Tensor) -> Tensor:
-    """AUROC of the confidence as a detector of right answers.
+    """AUROC of the confidence as a detector of correct predictions.
 
-    The chance that a right answer is more confident than a wrong one, ties counting for half. With no wrong answer, or
-    no right one, there is nothing to tell apart: 0.5.
+    The probability that a correct prediction is more confident than a wrong one, ties counting for half; 0.5 if there
+    are none of one kind.
     """
-    logits_NK, labels_N = check_answers(logits_NK, labels_N, "NK")
-    confidence_N = logits_NK.softmax(1).amax(1)
-    right_N = logits_NK.argmax(1) == labels_N
-    if right_N.all() or not right_N.any():
+    confidence_N = logits_NK.double().softmax(1).amax(1)
+    correct_N = logits_NK.argmax(1) == labels_N
+    if correct_N.all() or not correct_N.any():
         return confidence_N.new_tensor(0.5)
-    return auroc(confidence_N[~right_N], confidence_N[right_N])
+    return auroc(confidence_N[~correct_N], confidence_N[correct_N])

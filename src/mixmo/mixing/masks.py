@@ -1,9 +1,9 @@
-"""Masks: a requested ratio kappa becomes a region where one member is visible (paper, appendix "MSDA").
+"""Masks: from a requested ratio kappa to a region where one member is visible (paper, section 3.2, appendix "MSDA").
 
 A kind is one pure function `draw(kappa_N, u_NP, h, w) -> mask_Nhw` of uniform numbers in [0, 1): it holds no generator,
-never waits for the device and gives the same mask eagerly, compiled and under CUDA graphs. The mask is float32, one
+never syncs with the device and gives the same mask eagerly, compiled and under CUDA graphs. The mask is float32, one
 where the chosen member is visible and zero elsewhere. Its realised area seldom equals kappa, so the caller takes
-kappa from the mask. Who is the chosen member (inside or outside) is the caller's draw too.
+kappa from the mask. Which member is the chosen one (inside or outside) is drawn by the caller too.
 """
 
 import math
@@ -24,8 +24,8 @@ class Mask:
     """One kind of mask."""
 
     draw: Draw  # (kappa (N,), u (N, P), h, w) -> (N, h, w)
-    uniforms: Callable[[int, int], int]  # (h, w) -> P, how many uniform numbers a sample needs
-    minimum: int  # the smallest h and w it serves
+    uniforms: Callable[[int, int], int]  # (h, w) -> P, uniform numbers needed per sample
+    minimum: int  # smallest h and w
 
 
 MASKS: Registry[Mask] = Registry("mask")
@@ -100,7 +100,7 @@ def patchup(kappa_N: Tensor, u_NP: Tensor, h: int, w: int) -> Tensor:
 
 
 def blocks(kappa: Tensor | float, u_Nhw: Tensor, side: int) -> Tensor:
-    """Squares of an odd side around seeds, so rare that about kappa of the map would be covered if none overlapped."""
+    """Squares of an odd side around random seeds; about kappa of the map would be covered if none overlapped."""
     h, w = u_Nhw.shape[-2:]
     seeds_Nhw = (u_Nhw < kappa * (h * w / (side**2 * (h - side + 1) * (w - side + 1)))).float()
     return F.max_pool2d(seeds_Nhw, side, stride=1, padding=side // 2)
@@ -135,7 +135,7 @@ def low_pass_noise(u_NP: Tensor, h: int, w: int) -> Tensor:
 
 
 def _hartley(length: int, like: Tensor) -> Tensor:
-    """cas(2 pi i j / L) / sqrt(L), symmetric and orthogonal, for what is to be transformed."""
+    """cas(2 pi i j / L) / sqrt(L), symmetric and orthogonal, as a matrix (L, L)."""
     position_L = torch.arange(length, device=like.device)
     angle_LL = (2 * math.pi / length) * (position_L[:, None] * position_L % length).to(like.dtype)
     return (angle_LL.cos() + angle_LL.sin()) / math.sqrt(length)

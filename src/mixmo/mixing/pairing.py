@@ -1,11 +1,11 @@
-"""Which images meet in a batch: batch repetition and one shuffle a member (paper, section 4.1)."""
+"""Which images are mixed: batch repetition, one shuffle per member (paper, section 3.1, "Implementation details")."""
 
 import torch
 from torch import Generator, Tensor
 
 
 def steps_per_epoch(samples: int, batch_size: int, repetition: int) -> int:
-    """Full batches in one pass over the data, each sample seen b times.
+    """Number of full batches in one pass over the data, each sample seen b times.
 
     >>> [steps_per_epoch(50_000, 64, b) for b in (1, 2, 4)]
     [781, 1562, 3125]
@@ -14,7 +14,7 @@ def steps_per_epoch(samples: int, batch_size: int, repetition: int) -> int:
 
 
 def draw_order(*shape: int, device: torch.device, generator: Generator | None = None, ghosts: int = 1) -> Tensor:
-    """Permutations of the last dimension, each as likely; of ghost batches, each within its own.
+    """Draw permutations of the last dimension, all equally likely; with ghost batches, within each of them.
 
     Not for the compiled part of a step: a sort compiles for seconds, and for two minutes where the compiler combines it
     with a reduction and tunes both.
@@ -27,17 +27,12 @@ def draw_order(*shape: int, device: torch.device, generator: Generator | None = 
 
 
 def pair(
-    unique_n: Tensor,
-    repetition: int,
-    order_MN: Tensor,
-    rho: float = 0.0,
-    u_N: Tensor | None = None,
-    ghosts: int = 1,
+    unique_n: Tensor, repetition: int, order_MN: Tensor, rho: float = 0.0, u_N: Tensor | None = None, ghosts: int = 1
 ) -> Tensor:
-    """Indices (M, N) of the images of each member: the n = N / b samples, each b times, in M independent orders.
+    """Indices (M, N) of each member's images: the n = N / b samples, each b times, in M independent orders.
 
-    An image may meet itself. With MIMO's input repetition, a share rho of the samples shows one image to all members.
-    `order_MN` are the orders, of `draw_order`; `u_N` are uniform numbers. Ghost batches have n / `ghosts` samples each.
+    An image may be mixed with itself. With MIMO's input repetition, a share rho of the samples shows one image to all
+    members. `order_MN` comes from `draw_order`; `u_N` is uniform. Ghost batches have n / `ghosts` samples each.
     """
     batch_N = unique_n.view(ghosts, -1).repeat(1, repetition).flatten()
     index_MN = batch_N[order_MN]

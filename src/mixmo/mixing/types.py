@@ -9,33 +9,47 @@ from typing import NamedTuple
 from torch import Tensor, device
 
 
-class Hidden(NamedTuple):
+class FeatureMixing(NamedTuple):
     """How a single network mixes the features of its batch with each other (Manifold Mixup, PatchUp)."""
 
-    partner: Tensor  # (N,) which sample each one is mixed with
-    shares: tuple[Tensor, ...]  # of the own features in what enters each of the first stages; broadcast to (N, C, h, w)
+    partner: Tensor  # (N,) index of the sample that each one is mixed with
+    shares: tuple[Tensor, ...]  # of the own features in the input of each early stage; broadcast to (N, C, h, w)
 
 
 class Mix(NamedTuple):
-    """A training batch: M inputs a sample, how they are mixed, what each head should answer (paper, section 3.1)."""
+    """A training batch: M inputs per sample, how they are mixed, the target and the weight of each head (section 3.1).
 
-    images: Tensor  # (M, N, C, H, W)
-    coefficients: Tensor  # (M, N, 1, h, w), or h = w = 1 for plain linear mixing; they sum to one over M everywhere
-    targets: Tensor  # (heads, N) class indices, or (heads, N, K) soft targets that sum to one
-    weights: Tensor  # (heads, N): w_r(kappa), which sum to the number of heads over them
-    hidden: Hidden | None = None  # for the feature-space baselines
+    Attributes:
+        images: Inputs x_i, (M, N, C, H, W).
+        coefficients: Share of each input at each position, (M, N, 1, h, w), or h = w = 1 for linear mixing. They sum to
+            one over M.
+        targets: Labels y_i: class indices (heads, N), or soft targets (heads, N, K) that sum to one.
+        weights: Loss weights w_r(kappa_i), (heads, N). They sum to the number of heads.
+        feature_mixing: Feature-space baselines of single networks only.
+    """
+
+    images: Tensor
+    coefficients: Tensor
+    targets: Tensor
+    weights: Tensor
+    feature_mixing: FeatureMixing | None = None
 
     def to(self, where: device | str, *, non_blocking: bool | None = None) -> "Mix":
-        """All of it on another device, for batches that a data loader mixed.
+        """Move all tensors to a device, for batches that a data loader mixed.
 
-        By default nobody waits for what goes to an accelerator: so Lightning moves tensors, but not what has a `to`.
+        Args:
+            where: The device.
+            non_blocking: As in `Tensor.to`. By default copies to an accelerator do not block the host, as in Lightning.
+
+        Returns:
+            The same batch on that device.
         """
         ahead = device(where).type not in ("cpu", "mps") if non_blocking is None else non_blocking
 
         def moved(part: Tensor) -> Tensor:
             return part.to(where, non_blocking=ahead)
 
-        hidden = None
-        if self.hidden is not None:
-            hidden = Hidden(moved(self.hidden.partner), tuple(map(moved, self.hidden.shares)))
-        return Mix(moved(self.images), moved(self.coefficients), moved(self.targets), moved(self.weights), hidden)
+        mixing = self.feature_mixing
+        if mixing is not None:
+            mixing = FeatureMixing(moved(mixing.partner), tuple(map(moved, mixing.shares)))
+        return Mix(moved(self.images), moved(self.coefficients), moved(self.targets), moved(self.weights), mixing)

@@ -1,30 +1,15 @@
 """Networks by name: `create("wrn28_10", classes=100, members=2)`."""
 
-import math
 import re
-from collections.abc import Callable
-
-import torch
-from torch import nn
 
 from mixmo.models.cost import multiply_adds, parameters, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
 from mixmo.models.preact_resnet import preactresnet
 from mixmo.models.resnet import resnet
 from mixmo.models.wrn import wrn
-from mixmo.utils import memory
-from mixmo.utils.errors import UserError, check_members, check_whole, unknown
+from mixmo.utils.errors import UserError, check_whole, unknown
 
-__all__ = [
-    "FAMILIES",
-    "Ensemble",
-    "Network",
-    "Parts",
-    "create",
-    "multiply_adds",
-    "parameters",
-    "training_bytes",
-]
+__all__ = ["FAMILIES", "Ensemble", "Network", "Parts", "create", "multiply_adds", "parameters", "training_bytes"]
 
 FAMILIES = {"wrn": wrn, "preactresnet": preactresnet, "resnet": resnet}
 
@@ -39,47 +24,53 @@ def create(
     concat: bool = False,
     channels: int = 3,
 ) -> Network:
-    """A network by family, depth and width, such as `wrn28_10`, `preactresnet18_2` or `resnet18_5`.
-
-    `members` inputs are read at once. `encoders` and `heads` default to one each a member; one of them can be shared by
-    setting it to 1 (paper, table 3). `concat` concatenates the encodings instead of summing them.
+    """Create a network by family, depth and width, with new weights.
 
     >>> create("wrn16_2", classes=10, members=2).heads[1].out_features
     10
+
+    Args:
+        name: Family, depth, underscore, width: `wrn28_10`, `preactresnet18_2`, `resnet18_5`.
+        classes: Number of classes.
+        members: Images read per forward pass, M.
+        encoders: Number of encoders: one per member, or 1 shared by all (paper, table 3).
+        heads: Number of heads: one per member, or 1 shared by all.
+        concat: Concatenate the encodings (Aggregated Learning) instead of mixing them.
+        channels: Image channels.
+
+    Returns:
+        The network.
+
+    Raises:
+        UserError: If there is no such network, or a number is out of range.
     """
+    encoders, heads = (members if count is None else count for count in (encoders, heads))
+    family, depth, width = _parsed(name)
+    _check_counts({"width": width, "classes": classes, "members": members, "channels": channels}, encoders, heads)
+    parts = FAMILIES[family](depth, width)
+    return Network(
+        [parts.encoder(channels) for _ in range(encoders)],
+        parts.core(parts.encoded * (members if concat else 1)),
+        [parts.head(classes) for _ in range(heads)],
+        members=members,
+        stride=parts.stride,
+        concat=concat,
+        name=name,
+    )
+
+
+def _parsed(name: str) -> tuple[str, int, int]:
+    """Family, depth and width."""
     match = re.fullmatch(r"(\D.*?)(\d+)_(\d+)", str(name))
     if not match:
-        raise UserError(f"model '{name}' is not of the form family, depth, _, width; say for example wrn28_10")
-    family, depth, width = match[1], int(match[2]), int(match[3])
-    if family not in FAMILIES:
-        raise unknown("model family", family, FAMILIES)
-    check_members(members)
-    for what, number in (("width", width), ("classes", classes), ("channels", channels)):
-        check_whole(what, number)
-    parts = FAMILIES[family](depth, width)
-    encoders, heads = (members if count is None else count for count in (encoders, heads))
-    for what, count in (("encoders", encoders), ("heads", heads)):
-        if count not in (1, members):
-            raise UserError(f"{what} = {count}; take one each of the {members} members, or 1 shared by all")
-
-    def build() -> Network:
-        stems: list[nn.Module] = [parts.encoder(channels) for _ in range(encoders)]
-        core = parts.core(parts.encoded * (members if concat else 1))
-        tops: list[nn.Module] = [parts.head(classes) for _ in range(heads)]
-        return Network(stems, core, tops, members=members, stride=parts.stride, concat=concat, name=name)
-
-    _check_weights(name, build)
-    return build()
+        raise UserError(f"model '{name}' is not of the form family, depth, _, width; for example wrn28_10")
+    if match[1] not in FAMILIES:
+        raise unknown("model family", match[1], FAMILIES)
+    return match[1], int(match[2]), int(match[3])
 
 
-def _check_weights(name: str, build: Callable[[], Network]) -> None:
-    """Refuses a network that no memory here can hold, by one without storage."""
-    needed = math.inf
-    try:
-        with torch.device("meta"):
-            needed = memory.weights(build())
-    except (RuntimeError, TypeError) as error:
-        if "verflow" not in str(error):  # too many even to be counted
-            raise
-    remedy = "take a smaller width or depth, or fewer classes"
-    memory.check(needed, torch.get_default_device(), f"the weights of {name}", remedy)
+def _check_counts(counts: dict[str, int], encoders: int, heads: int) -> None:
+    for what, count in counts.items():
+        check_whole(what, count)
+    if not {encoders, heads} <= {1, counts["members"]}:
+        raise UserError(f"encoders = {encoders}, heads = {heads}; take one per member, or 1 shared by all")

@@ -1,4 +1,4 @@
-"""Which layers a network calls in a forward pass, what each reads and what it gives."""
+"""The calls of a network's layers in a forward pass: inputs and outputs."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Call(NamedTuple):
 def calls(
     model: nn.Module, layers: Mapping[str, nn.Module], images: Tensor, cut: Collection[str] = ()
 ) -> tuple[Any, list[Call]]:
-    """The model's output and the calls of `layers` in order; the outputs of those in `cut` pass on no gradient."""
+    """The model's output and the calls of `layers` in order; no gradient flows through outputs of those in `cut`."""
     seen: list[Call] = []
 
     def note(name: str, stop: bool) -> Any:

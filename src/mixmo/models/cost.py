@@ -1,4 +1,4 @@
-"""What a network costs: parameters, multiply-adds of one prediction, sizes of its features."""
+"""Cost of a network: parameters, multiply-adds per prediction, memory of a training step."""
 
 import copy
 
@@ -10,7 +10,7 @@ from mixmo.models.network import Network
 
 
 def parameters(net: nn.Module) -> int:
-    """Number of trained scalars."""
+    """Number of trainable parameters."""
     return sum(p.numel() for p in net.parameters() if p.requires_grad)
 
 
@@ -32,16 +32,16 @@ def multiply_adds(net: Network, size: tuple[int, int, int]) -> int:
 
 
 def training_bytes(net: Network, size: tuple[int, int, int], batch: int, precision: str) -> int:
-    """What a training step on images (C, H, W) needs at least.
+    """Lower bound of the memory of a training step on images (C, H, W), in bytes.
 
-    Weights, gradients and momentum, and the convolutions' outputs, of which the backward pass needs the most.
+    Weights, gradients and momentum, and the outputs of the convolutions, which the backward pass needs.
     """
     outputs = sum(call.output.numel() for layer, call in layer_calls(net, size) if isinstance(layer, nn.Conv2d))
     return 3 * 4 * parameters(net) + batch * outputs * (2 if precision == "bf16" else 4)
 
 
 def layer_calls(net: Network, size: tuple[int, int, int]) -> list[tuple[nn.Module, Call]]:
-    """Every layer called for one image, on the meta device: no arithmetic is done."""
+    """Every layer and its call for one image, on the meta device: nothing is computed."""
     twin = copy.deepcopy(net).to("meta").eval()
     layers = dict(twin.named_modules())
     _, seen = calls(twin, layers, torch.empty(1, *size, device="meta"))

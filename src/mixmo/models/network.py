@@ -6,7 +6,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mixmo.mixing.types import Hidden, Mix
+from mixmo.mixing.block import mixing_block
+from mixmo.mixing.types import FeatureMixing, Mix
 from mixmo.models.metadata import About
 from mixmo.utils.errors import UserError
 
@@ -14,62 +15,98 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Parts(NamedTuple):
-    """A family of networks, taken apart where MixMo needs it. `create` puts M of the outer parts around one core."""
+    """A family of networks, taken apart where MixMo needs it. `create` puts M encoders and heads around one core."""
 
-    encoder: Callable[[int], nn.Module]  # image channels -> a fresh first convolution
-    encoded: int  # channels it gives
-    stride: int  # of the encoder: the features' resolution is the image's divided by it
-    core: Callable[[int], nn.Module]  # channels of the mixed features -> a fresh core, (N, C, h, w) to (N, F): any
-    # module, such as an nn.Sequential; feature mixing (Hidden) needs one of `Stages`
-    head: Callable[[int], nn.Module]  # classes -> a fresh dense layer, (N, F) to (N, K)
+    encoder: Callable[[int], nn.Module]  # image channels -> a new first convolution
+    encoded: int  # channels of its output
+    stride: int  # image pixels per position of its output
+    core: Callable[[int], nn.Module]  # mixed channels -> a new core, (N, C, h, w) to (N, F): any module, such as an
+    # nn.Sequential; feature mixing needs `Stages`
+    head: Callable[[int], nn.Module]  # classes -> a new dense layer, (N, F) to (N, K)
 
 
 class Ensemble(nn.Module):
-    """A network that reads M images at once and answers as M: what `create` and `wrap` give."""
+    """A network that reads M images per forward pass and has one head per member: what `create` and `wrap` return.
 
-    members: int  # images it reads at once: 1 once folded
-    answers: int  # heads that answer
-    stride: int  # image pixels a position of the mixed features, along each side
-    about: About | None = None  # how its images are prepared, its classes and scores, where that is known
+    Attributes:
+        members: Images read per forward pass, M; 1 once folded.
+        answers: Number of heads.
+        stride: Image pixels per position of the mixed features, along each side; the `stride` of its `Mixer`.
+        about: How its images are prepared, its classes and its scores, where known.
+    """
+
+    members: int
+    answers: int
+    stride: int
+    about: About | None = None
 
     def forward(self, x: Mix | Tensor) -> Tensor:
-        """Of a Mix, the answer of each head (heads, N, K); of plain images (N, C, H, W), the ensemble's (N, K).
+        """Return the logits of each head for a mixed batch, or of the ensemble for plain images.
 
-        The ensemble averages logits, as the published scores do.
+        The ensemble is the mean of the members' logits: d = 1/M sum_i d_i(x, ..., x).
+
+        Args:
+            x: A `Mix`, or normalised images (N, C, H, W).
+
+        Returns:
+            Logits (heads, N, K) of a Mix; logits (N, K) of plain images.
+
+        Raises:
+            UserError: If x is neither, or holds integers.
         """
         if isinstance(x, Mix):
-            if not x.images.is_floating_point():
-                raise UserError(f"the network was given a Mix of {x.images.dtype} images; normalise them to floats")
-            return self.read(x.images, x.coefficients, x.hidden)
-        if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():
-            what = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise UserError(f"the network was given a {what}; give a Mix, or float images (N, C, H, W)")
+            _check_images(x.images, 5)
+            return self.read(x.images, x.coefficients, x.feature_mixing)
+        _check_images(x, 4)
         return self.each(x).mean(0)
 
     def each(self, images_NCHW: Tensor) -> Tensor:
-        """Every head's logits (heads, N, K) for one image given M times."""
+        """Return the logits of every head (heads, N, K), each image repeated M times: the members' predictions."""
         return self.read(images_NCHW.expand(self.members, *images_NCHW.shape))
 
-    def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, hidden: Hidden | None = None) -> Tensor:
-        """Every head's logits (heads, N, K) for M images a sample, mixed by `coefficients` or plainly summed."""
+    def read(
+        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
+    ) -> Tensor:
+        """Return the logits of every head for M images per sample.
+
+        Args:
+            images_MNCHW: One image per member and sample.
+            coefficients: How their encodings are mixed, (M, N, 1, h, w) as in a `Mix`; the plain sum without.
+            feature_mixing: Feature mixing of single networks (Manifold Mixup, PatchUp).
+
+        Returns:
+            Logits (heads, N, K).
+        """
         raise NotImplementedError
 
     def check_count(self, images_MNCHW: Tensor) -> None:
-        """Refuses more images a sample, or fewer, than there are members."""
+        """Raise a UserError unless there is one image per member."""
         if len(images_MNCHW) != self.members:
-            hint = f"make the Mixer with members={self.members}"
-            if self.members == 1 and self.answers > 1:
-                hint = "it is folded: train the network that it was folded from"
-            raise UserError(
-                f"{len(images_MNCHW)} images a sample for a network that reads {self.members} at once; {hint}"
-            )
+            folded = self.answers > self.members == 1
+            hint = "train it before it is folded" if folded else f"make the Mixer with members={self.members}"
+            raise UserError(f"{len(images_MNCHW)} images per sample for a network that reads {self.members}; {hint}")
+
+
+def _check_images(images: Tensor, dimensions: int) -> None:
+    if not isinstance(images, Tensor) or images.dim() != dimensions or not images.is_floating_point():
+        given = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise UserError(f"the network's input is a {given}; give a Mix, or normalised float images (N, C, H, W)")
 
 
 class Network(Ensemble):
-    """One network that answers as M.
+    """M encoders, one core and M heads (paper, figure 2): heads(core(mixing_block(encoders(x)))).
 
-    Every baseline is this class too: a vanilla network has one encoder and one head; the ablation of the paper's
-    table 3 has fewer encoders or heads than members, and an encoder or head that lacks is shared.
+    Every baseline is this class too: a vanilla network has one encoder and one head; the ablation of table 3 has fewer
+    encoders or heads than members, which then share them.
+
+    Args:
+        encoders: First convolutions c_i, one per member or one for all.
+        core: The core network C, from mixed features (N, C, h, w) to (N, F).
+        heads: Dense layers d_i, one per member or one for all.
+        members: Images read per forward pass, M.
+        stride: Image pixels per position of the encoded features.
+        concat: Concatenate the encodings (Aggregated Learning) instead of mixing them.
+        name: The name `create` made it by.
     """
 
     def __init__(
@@ -83,7 +120,6 @@ class Network(Ensemble):
         concat: bool = False,
         name: str | None = None,
     ) -> None:
-        """`name` is that by which `create` made it, and can again."""
         super().__init__()
         self.name = name
         self.encoders = nn.ModuleList(encoders)
@@ -94,42 +130,21 @@ class Network(Ensemble):
         self.stride = stride
         self.concat = concat
 
-    def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, hidden: Hidden | None = None) -> Tensor:
-        """Every head's logits (heads, N, K) for M images a sample.
-
-        Mixed by `coefficients` in training; the plain sum without them, as at test time. Aggregated Learning
-        concatenates the channels instead and needs no coefficients.
-        """
+    def read(
+        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
+    ) -> Tensor:
+        """See `Ensemble.read`."""
         self.check_count(images_MNCHW)
         encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
-        features = torch.cat(encoded, dim=1) if self.concat else blend(encoded, coefficients)
-        pooled = self.core(features) if hidden is None else self.core(features, hidden)
+        features = torch.cat(encoded, dim=1) if self.concat else mixing_block(encoded, coefficients)
+        pooled = self.core(features) if feature_mixing is None else self.core(features, feature_mixing)
         return torch.stack([head(pooled) for head in self.heads])
 
 
 def channels(net: Network) -> int | None:
-    """Of its images: what the first convolution reads; None where a network of one's own has none."""
+    """Number of image channels, from the first convolution; None where a user-defined encoder has none."""
     found = (layer.in_channels for layer in net.encoders[0].modules() if isinstance(layer, nn.Conv2d))
     return next(found, None)
-
-
-def blend(encoded: Sequence[Tensor], coefficients: Tensor | None) -> Tensor:
-    """Mixing block (equation 2) of M encodings (N, C, h, w): M sum_i mask_i * c_i(x_i), or the plain sum."""
-    if coefficients is None:
-        return torch.stack(list(encoded)).sum(0) if len(encoded) > 1 else encoded[0]
-    # Ratios keep float32 under autocast: half precision would move the realised kappa.
-    terms = zip(fit(coefficients, encoded[0]).unbind(0), encoded, strict=True)
-    mixed: Tensor = len(encoded) * sum(c * f for c, f in terms)  # type: ignore[assignment]
-    return mixed.to(encoded[0].dtype)
-
-
-def fit(coefficients: Tensor, features: Tensor) -> Tensor:
-    """The mixing map at the features' resolution: masks drawn for another one are resized without losing binariness."""
-    size = features.shape[-2:]
-    if coefficients.shape[-2:] in (size, (1, 1)):
-        return coefficients
-    resized = nn.functional.interpolate(coefficients.flatten(0, 1), size=size, mode="nearest")
-    return resized.view(*coefficients.shape[:3], *size)
 
 
 class Stages(nn.Module):
@@ -141,11 +156,11 @@ class Stages(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.after = after or nn.Identity()
 
-    def forward(self, features: Tensor, hidden: Hidden | None = None) -> Tensor:
+    def forward(self, features: Tensor, mixing: FeatureMixing | None = None) -> Tensor:
         features = self.before(features)
         for k, stage in enumerate(self.stages):
-            if hidden is not None and k < len(hidden.shares):
-                features = torch.lerp(features[hidden.partner], features, hidden.shares[k].to(features.dtype))
+            if mixing is not None and k < len(mixing.shares):
+                features = torch.lerp(features[mixing.partner], features, mixing.shares[k].to(features.dtype))
             features = stage(features)
         pooled: Tensor = self.after(features).mean((-2, -1))
         return pooled
@@ -154,7 +169,7 @@ class Stages(nn.Module):
 def initialise(module: M, *, linear_std: float | None = None) -> M:
     """He initialisation by fan-in, normal truncated at two standard deviations and rescaled to keep its variance.
 
-    Dense layers alike, or N(0, linear_std); biases zero. This is what the published networks started from.
+    Dense layers alike, or N(0, linear_std); biases zero: the initialisation of the published networks.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):

@@ -1,4 +1,4 @@
-"""PreActResNet-18-w of the Tiny ImageNet experiments: the encoder halves the 64x64 image and gives 64 channels."""
+"""PreActResNet-18-w of the Tiny ImageNet experiments: an encoder of stride 2 and 64 channels."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def preactresnet(depth: int, width: int) -> Parts:
 
 
 def four_stages(block: Callable[[int, int, int], nn.Module], channels: int, width: int) -> list[nn.Module]:
-    """Those of a ResNet-18: two blocks each, of twice the channels and half the resolution from stage to stage."""
+    """The stages of a ResNet-18: two blocks each, twice the channels and half the resolution from stage to stage."""
     stages: list[nn.Module] = []
     for planes, stride in ((64 * width, 1), (128 * width, 2), (256 * width, 2), (512 * width, 2)):
         stages.append(nn.Sequential(block(channels, planes, stride), block(planes, planes, 1)))

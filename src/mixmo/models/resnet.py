@@ -1,8 +1,8 @@
 """ResNet-18-w for ImageNet-sized images (the paper's preliminary ImageNet study).
 
 The paper gives no code for it. We keep the standard ResNet-18 (7x7 stride-2 convolution, max-pooling, four stages), mix
-right after the first convolution, before its normalisation, and let w widen the stages, not the 64-channel encoder: the
-same choice as in the published PreActResNet-18-w.
+right after the first convolution, before its normalisation, and let w widen the stages, not the 64-channel encoder,
+as in the published PreActResNet-18-w.
 """
 
 import torch.nn.functional as F

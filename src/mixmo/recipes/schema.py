@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mixmo.augment.pixel import AUGMENTATIONS
-from mixmo.baselines.feature_mixing import HIDDEN
+from mixmo.baselines.feature_mixing import FEATURE_MIXING
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.baselines.saliency.comixup import part_size
 from mixmo.mixing.mixer import Mixer
@@ -141,7 +141,7 @@ class Recipe:
             ("precision", "precision", get_args(Precision)),
             ("schedule", "schedule", get_args(Course)),
             ("pixel", "pixel augmentation", ("none", *AUGMENTATIONS)),
-            ("hidden", "feature mixing", ("none", *HIDDEN)),
+            ("hidden", "feature mixing", ("none", *FEATURE_MIXING)),
             ("saliency", "saliency method", ("none", *SALIENCY)),
         ):
             if getattr(self, field) not in known:

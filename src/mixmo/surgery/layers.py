@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixmo.models.network import Ensemble, blend
+from mixmo.mixing.block import mixing_block
+from mixmo.models.network import Ensemble
 from mixmo.utils.errors import UserError
 
 STOP = torch.empty(1)  # do not encode: hand back what would be encoded
@@ -75,9 +76,9 @@ class Encoders(Copies):
         encoded = [copy(x) for copy, x in zip(self.copies, images, strict=True)]
         if self.coefficients.dim() > 1:
             maps = [to_maps(e, self.layout, self.coefficients) for e in encoded]
-            features = from_maps(blend(maps, self.coefficients), self.layout)
+            features = from_maps(mixing_block(maps, self.coefficients), self.layout)
         else:
-            features = blend(encoded, None)
+            features = mixing_block(encoded, None)
         return features if self.linear else features * (1 / len(self.copies))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mixmo.mixing.types import Hidden
+from mixmo.mixing.types import FeatureMixing
 from mixmo.models.network import Ensemble
 from mixmo.surgery.layers import STOP, Copies, Encoders, Heads, Reached
 from mixmo.utils.errors import UserError
@@ -45,13 +45,15 @@ class Wrapped(Ensemble):
         """Every head's logits (heads, N, K) for one image given M times: the backbone's own forward."""
         return self._answers(self.backbone(images_NCHW), images_NCHW.shape[0])
 
-    def read(self, images_MNCHW: Tensor, coefficients: Tensor | None = None, hidden: Hidden | None = None) -> Tensor:
+    def read(
+        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
+    ) -> Tensor:
         """Every head's logits (heads, N, K) for M images a sample.
 
         The first image goes the backbone's own way to the stem, the others meet it there. Mixed by `coefficients` in
         training; the plain sum without them.
         """
-        if hidden is not None:
+        if feature_mixing is not None:
             raise UserError("a wrapped backbone has no stages to mix features in; take a network of mixmo.create")
         self.check_count(images_MNCHW)
         first, *rest = images_MNCHW.unbind(0)

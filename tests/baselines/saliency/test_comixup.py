@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixmo import UserError
 from mixmo.baselines.saliency import comixup
-from mixmo.baselines.saliency.comixup import comixup_masks, comixup_mix, compatibility, objective, told_apart
+from mixmo.baselines.saliency.comixup import avoided_inputs, comixup_masks, comixup_mix, compatibility, objective
 from mixmo.baselines.saliency.potts import chains, potts, potts_energy
 from mixmo.recipes import named
 
@@ -137,7 +137,7 @@ def by_loops(maps: Tensor, ratio: Tensor, start: Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("n", "labels"), [(2, 4), (3, 3)])
-def test_solver_against_every_labelling(n: int, labels: int) -> None:
+def test_solver_equals_brute_force(n: int, labels: int) -> None:
     generator = torch.Generator().manual_seed(0)
     unary = torch.rand(40, n, n, labels, generator=generator)
     distance = (1 - torch.eye(labels)).expand(40, -1, -1)
@@ -178,7 +178,7 @@ def test_every_turn_lowers_the_energy() -> None:
 
 
 @pytest.mark.parametrize(("m", "seed"), [(6, 0), (6, 1), (10, 2)])
-def test_rounds_against_loops(m: int, seed: int) -> None:
+def test_rounds_equal_a_loop(m: int, seed: int) -> None:
     """Parts do not disturb each other: the batch is each part by itself."""
     maps, ratio, start = part(m, seed=seed)
     found = comixup_masks(maps, ratio, start)
@@ -196,7 +196,7 @@ def test_masks_are_shares_and_inputs_are_spread() -> None:
     assert (objective(cost, masks) < objective(cost, F.one_hot(torch.zeros_like(start), 20).float())).all()
 
 
-def test_mixed_batch_is_what_its_masks_say() -> None:
+def test_images_and_labels_follow_the_masks() -> None:
     maps, ratio, start = part(6)
     masks = comixup_masks(maps, ratio, start)
     plain = torch.arange(6.0).view(1, 6, 1, 1, 1).expand(3, -1, 3, 16, 16)
@@ -209,22 +209,22 @@ def test_mixed_batch_is_what_its_masks_say() -> None:
     torch.testing.assert_close(mixed, torch.einsum("pjhwi,pichw->pjchw", shown, textured))
 
 
-def test_outputs_of_the_same_inputs_are_told_apart() -> None:
+def test_outputs_of_the_same_inputs_avoid_different_ones() -> None:
     shows = torch.tensor([[1, 0, 1], [1, 0, 1], [0, 1, 0], [0, 1, 0], [1, 1, 1]]).bool()
     expected = torch.tensor([[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]]).bool()
-    assert torch.equal(told_apart(shows[None])[0], expected)
+    assert torch.equal(avoided_inputs(shows[None])[0], expected)
 
 
-def test_compatibility_where_nothing_is_apart() -> None:
+def test_compatibility_of_images_as_small_as_the_region() -> None:
     """On images as small as the region all places are one; the authors' code would divide by zero."""
     torch.testing.assert_close(compatibility(torch.rand(2, 5, 8, 8)), 0.999 * torch.eye(5).expand(2, -1, -1))
 
 
-def test_published_settings() -> None:
+def test_recipe_has_the_published_settings() -> None:
     tiny = named("tiny-imagenet/co-mixup")
     assert (tiny.saliency, tiny.alpha, tiny.clean, tiny.batch_size, tiny.members) == ("co-mixup", 2.0, 1.0, 100, 1)
 
 
-def test_a_batch_that_cannot_be_cut() -> None:
-    with pytest.raises(UserError, match="batch_size = 97"):
+def test_a_batch_that_does_not_divide_into_parts_raises() -> None:
+    with pytest.raises(UserError, match="batch_size"):
         named("digits/co-mixup").replace(batch_size=97)

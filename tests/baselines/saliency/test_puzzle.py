@@ -49,7 +49,7 @@ def net() -> Network:
     return create("wrn10_1", classes=5, members=1)
 
 
-def test_saliency_of_a_linear_network_by_hand() -> None:
+def test_saliency_of_a_linear_network_equals_its_formula() -> None:
     torch.manual_seed(0)
     head = nn.Linear(3 * 4 * 4, 5)
     net = Network([nn.Identity()], Linear(), [head], members=1, stride=1)
@@ -62,7 +62,7 @@ def test_saliency_of_a_linear_network_by_hand() -> None:
     assert extra is None
 
 
-def test_asking_as_at_test_time_leaves_no_trace(net: Network) -> None:
+def test_saliency_in_eval_mode_leaves_no_trace(net: Network) -> None:
     before = copy.deepcopy(net.state_dict())
     found, _ = saliency(net, a_mix(torch.randn(6, 3, 8, 8), 5), clean=0.0)
     assert found.shape == (6, 8, 8)
@@ -72,7 +72,7 @@ def test_asking_as_at_test_time_leaves_no_trace(net: Network) -> None:
     assert all(module.training for module in net.modules())
 
 
-def test_asking_as_in_training_counts_as_a_batch(net: Network) -> None:
+def test_saliency_in_training_mode_updates_the_statistics(net: Network) -> None:
     """Running statistics move as by any training batch; the loss is the clean one, weighted."""
     twin, images = copy.deepcopy(net), torch.randn(6, 3, 8, 8)
     mix = a_mix(images, 5)
@@ -89,7 +89,7 @@ def test_asking_as_in_training_counts_as_a_batch(net: Network) -> None:
 
 @pytest.mark.parametrize("blocks", GRIDS)
 @pytest.mark.parametrize("transport", [0, 4])
-def test_mixed_batch_is_what_its_mask_says(blocks: int, transport: int) -> None:
+def test_images_and_labels_follow_the_mask(blocks: int, transport: int) -> None:
     """Of constant images the mixed pixels are the mask itself, and labels follow its mean, wherever blocks move."""
     generator = torch.Generator().manual_seed(blocks)
     maps, partner = torch.rand(6, 32, 32, generator=generator) ** 4, torch.arange(6).roll(1)
@@ -105,7 +105,7 @@ def test_mixed_batch_is_what_its_mask_says(blocks: int, transport: int) -> None:
     torch.testing.assert_close(mixed, expected[:, None].expand(-1, 3, -1, -1))
 
 
-def test_extreme_ratios_and_equal_saliency() -> None:
+def test_extreme_ratios_keep_one_image() -> None:
     """lambda = 1 keeps nearly all of the own image, lambda = 0 of the partner."""
     maps, partner = torch.ones(4, 16, 16), torch.arange(4).roll(1)
     images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -123,13 +123,13 @@ def test_the_salient_part_is_kept() -> None:
     assert (mask[1, 2:, 2:] == 1).all()
 
 
-def test_share_of_nothing_is_no_number_to_fear() -> None:
+def test_zero_saliency_gives_finite_shares() -> None:
     assert share(torch.zeros(2, 8, 8), 4).isfinite().all()
     torch.testing.assert_close(share(torch.rand(2, 8, 8), 4).sum((1, 2)), torch.ones(2))
 
 
 @pytest.mark.parametrize("method", list(SALIENCY))
-def test_draws_repeat(method: str) -> None:
+def test_draws_are_deterministic(method: str) -> None:
     kind = SALIENCY[method]
     grids = kind.fitting(32)
     one, two = (kind.draw(40, grids, 1.0, torch.Generator().manual_seed(3)) for _ in range(2))
@@ -161,32 +161,32 @@ def test_training_repeats_for_a_seed(method: str, clean: float, precision: str) 
 
 
 @pytest.mark.parametrize("method", list(SALIENCY))
-def test_runs_eagerly_and_says_so(method: str) -> None:
+def test_compiled_recipes_run_eagerly(method: str) -> None:
     dataset = random_dataset(16)
     recipe = named(f"cifar10/{method}").replace(depth=10, width=1, batch_size=8)
     net = fresh_network(recipe, dataset)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with pytest.warns(RuntimeWarning, match="saliency asks the network"):
+    with pytest.warns(RuntimeWarning, match="saliency"):
         step = Step(
             net, optimizer, Batches(recipe, dataset, dataset.train), precision="fp32", compiled=True, graphed=False
         )
     assert step.mode == "eager"
 
 
-def test_published_settings() -> None:
+def test_recipe_has_the_published_settings() -> None:
     cifar, tiny = named("cifar100/puzzle-mix"), named("tiny-imagenet/puzzle-mix")
     assert (cifar.saliency, cifar.alpha, cifar.clean, cifar.transport, cifar.members) == ("puzzle-mix", 1.0, 0.0, 4, 1)
     assert (tiny.saliency, tiny.alpha, tiny.clean, tiny.transport, tiny.members) == ("puzzle-mix", 1.0, 1.0, 0, 1)
 
 
-def test_bad_recipes() -> None:
-    with pytest.raises(UserError, match="did you mean 'puzzle-mix'"):
+def test_recipes_that_do_not_fit_raise() -> None:
+    with pytest.raises(UserError, match="'puzzle-mix'"):
         Recipe(saliency="puzlemix")
-    with pytest.raises(UserError, match="saliency = puzzle-mix mixes the images of single networks; set members = 1"):
+    with pytest.raises(UserError, match="members"):
         Recipe(saliency="puzzle-mix")
-    with pytest.raises(UserError, match="both mix a batch; take one"):
+    with pytest.raises(UserError, match="saliency"):
         Recipe(saliency="puzzle-mix", hidden="patchup", members=1, mask="sum")
-    with pytest.raises(UserError, match="clean = -1"):
+    with pytest.raises(UserError, match="clean"):
         named("digits/puzzle-mix").replace(clean=-1.0)
-    with pytest.raises(UserError, match="random has 15x15: resize"):
+    with pytest.raises(UserError, match="15"):
         check_fit(named("digits/puzzle-mix").replace(batch_size=8), random_dataset(15))

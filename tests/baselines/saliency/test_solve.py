@@ -96,7 +96,7 @@ def by_flow(energy: Energy, sample: int, scale: float = 2e7) -> float:
 
 
 @pytest.mark.parametrize(("n", "pooled"), [(2, 2), (2, 8), (4, 8)])
-def test_energy_of_binary_masks_by_its_formula(n: int, pooled: int) -> None:
+def test_energy_of_binary_masks_equals_its_formula(n: int, pooled: int) -> None:
     """Up to a constant, which the split of the borders' cost into unary and pairwise terms adds."""
     energy, saliency, pixels, lam = problem(n, pooled)
     label = 2 * torch.randint(0, 2, (20, 6, n, n), generator=torch.Generator().manual_seed(1))
@@ -108,7 +108,7 @@ def test_energy_of_binary_masks_by_its_formula(n: int, pooled: int) -> None:
         torch.testing.assert_close(offsets, offsets[:1].expand(20), atol=1e-5, rtol=0)
 
 
-def test_energy_against_loops() -> None:
+def test_energy_equals_a_loop() -> None:
     energy, *_ = problem(4, 8)
     label = torch.randint(0, 3, (6, 4, 4))
     expected = [plain(energy, label[k].numpy(), k) for k in range(6)]
@@ -122,7 +122,7 @@ def test_prior_is_binomial() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 2), (1, 4), (4, 1), (3, 3), (2, 4)])
 @pytest.mark.parametrize("strength", [0.1, 1.0])
-def test_frontier_against_every_labelling(shape: tuple[int, int], strength: float) -> None:
+def test_frontier_equals_brute_force(shape: tuple[int, int], strength: float) -> None:
     h, w = shape
     generator = torch.Generator().manual_seed(h * w)
     unary = torch.rand(5, h, w, 3, generator=generator)
@@ -137,14 +137,14 @@ def test_frontier_against_every_labelling(shape: tuple[int, int], strength: floa
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_exact_up_to_eight(seed: int) -> None:
+def test_grids_up_to_eight_are_exact(seed: int) -> None:
     energy, *_ = problem(EXACT, 8, count=4, seed=seed)
     found = energy.of(minimise(energy, D), D)
     for k in range(4):
         assert found[k].item() == pytest.approx(by_flow(energy, k), abs=2e-5)
 
 
-def test_close_to_exact_above() -> None:
+def test_larger_grids_are_close_to_exact() -> None:
     """Most are exact and the rest near, where the best labels of each block by itself are far off."""
     gaps, alone = [], []
     for seed in range(4):
@@ -159,7 +159,7 @@ def test_close_to_exact_above() -> None:
     assert torch.cat(alone).mean() > 0.1
 
 
-def test_coarse_labels_against_every_one() -> None:
+def test_coarse_labels_equal_brute_force() -> None:
     energy, *_ = problem(4, 4)
     found = energy.of(coarsely(energy, D, 2), D)
     every = torch.cartesian_prod(*[torch.arange(3)] * 4).view(-1, 2, 2).repeat_interleave(2, 1).repeat_interleave(2, 2)

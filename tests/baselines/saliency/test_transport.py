@@ -46,7 +46,7 @@ def greedy(cost: np.ndarray) -> list[int]:
 
 
 @pytest.mark.parametrize("side", [2, 4, 8])
-def test_plan_against_loops(side: int) -> None:
+def test_plan_equals_a_loop(side: int) -> None:
     shown, saliency = problem(side)
     found = plan(shown, saliency, side)
     for k in range(len(found)):
@@ -81,7 +81,7 @@ def test_no_saliency_moves_nothing() -> None:
     assert plan(torch.ones(1, 16), torch.zeros(1, 16), 4).tolist() == [list(range(16))]
 
 
-def test_move_against_loops() -> None:
+def test_move_equals_a_loop() -> None:
     images = torch.arange(2 * 3 * 8 * 8).view(2, 3, 8, 8).float()
     source = torch.stack([torch.randperm(16, generator=torch.Generator().manual_seed(k)) for k in range(2)])
     moved = move(images, source, 4)

@@ -1,4 +1,4 @@
-"""Images of a batch mixed by what the network looks at in them. One file a stage; `methods.py` puts them together."""
+"""Baselines that mix images by saliency (Puzzle-Mix, Co-Mixup): one file per stage; `methods.py` combines them."""
 
 from mixmo.baselines.saliency.methods import SALIENCY, SaliencyDraws, Settings, mix_by_saliency
 

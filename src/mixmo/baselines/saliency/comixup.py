@@ -4,9 +4,9 @@ Every block of every output takes one of the m inputs, or half of each of two. T
 
     sum_j [ sum_p -s_{p, x_p} - eta log lambda_{x_p} + beta [borders] ] + gamma sum_{j != k} (o_j' A o_k, if above tau)
 
-with o_j how much of each input output j shows and A = (1 - omega) I + omega D, where D is how far apart the most
-salient places of the inputs are. As in the authors' code, one output after the other is minimised given the others, in
-four rounds; a batch falls into parts of m = 20. Here all parts go at once.
+with o_j how much of each input output j shows and A = (1 - omega) I + omega D, D the distances between the most salient
+places of the inputs. As in the authors' code, one output after the other is minimised given the others, in
+four rounds; a batch is divided into parts of m = 20, here all at once.
 """
 
 import torch
@@ -18,16 +18,16 @@ from mixmo.baselines.saliency.potts import potts
 from mixmo.baselines.saliency.puzzle import divisor
 
 PART = 20  # inputs that are mixed with each other, at most
-BLOCKS = 4  # a side
+BLOCKS = 4  # per side
 BETA, GAMMA, TAU, ETA, OMEGA = 0.32, 1.0, 0.83, 0.05, 0.001  # as published for CIFAR and Tiny ImageNet
 ROUNDS = 4
-REGION = 8  # pixels a side of what is "the most salient place"
-SOFT = 5e-4  # what half of two inputs is preferred by
+REGION = 8  # side in pixels of "the most salient place"
+SOFT = 5e-4  # bonus of half of each of two inputs
 PAIRS = ((0, 1), (0, 2), (1, 2))  # of an output's three most frequent inputs that may share a block
 
 
 def part_size(batch: int) -> int:
-    """The largest number of inputs, 20 at most, that cuts a batch into equal parts.
+    """The largest number of inputs, at most 20, that divides a batch into equal parts.
 
     >>> part_size(100), part_size(64)
     (20, 16)
@@ -41,10 +41,10 @@ def compatibility(saliency_PmHW: Tensor) -> Tensor:
     pooled = F.avg_pool2d(saliency_PmHW, region, stride=1)
     at = pooled.flatten(2).argmax(2)
     place = torch.stack((at // pooled.shape[-1], at % pooled.shape[-1]), dim=2).float()
-    apart = (place[:, :, None] - place[:, None]).abs().sum(3)
-    m = apart.shape[1]
-    apart = apart / apart.sum((1, 2), keepdim=True).clamp_min(1) * m
-    return (1 - OMEGA) * torch.eye(m, device=apart.device) + OMEGA * apart
+    distance = (place[:, :, None] - place[:, None]).abs().sum(3)
+    m = distance.shape[1]
+    distance = distance / distance.sum((1, 2), keepdim=True).clamp_min(1) * m
+    return (1 - OMEGA) * torch.eye(m, device=distance.device) + OMEGA * distance
 
 
 def comixup_masks(saliency_PmHW: Tensor, ratio_Pm: Tensor, start_Pmnn: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def comixup_masks(saliency_PmHW: Tensor, ratio_Pm: Tensor, start_Pmnn: Tensor) -
         after_round = one_round(cost, masks, near, extra, soft=i > 0)
         masks = torch.where(done[:, None, None, None, None], masks, after_round)
         if i == ROUNDS - 2:
-            extra = GAMMA / n**2 * told_apart(masks.sum((2, 3)) > 0).to(cost.dtype)
+            extra = GAMMA / n**2 * avoided_inputs(masks.sum((2, 3)) > 0).to(cost.dtype)
         now = objective(cost, masks)
         done = done | ((before - now).abs() < 1e-6 * now.abs())
         before = now
@@ -109,10 +109,10 @@ def half_labels(count_Pm: Tensor) -> tuple[Tensor, Tensor]:
     return halves, torch.stack([count[:, b] > 0 for _, b in PAIRS], dim=1)
 
 
-def told_apart(shows_Pmm: Tensor) -> Tensor:
-    """(P, outputs, inputs) which input each of two outputs of the same inputs shall avoid: its first, or its second.
+def avoided_inputs(shows_Pmm: Tensor) -> Tensor:
+    """(P, outputs, inputs) the input that each of two outputs of the same inputs avoids: its first, or its second.
 
-    Outputs of a single input are left alone.
+    Outputs of a single input avoid none.
     """
     order = shows_Pmm.cumsum(2) * shows_Pmm
     several = (shows_Pmm.sum(2) > 1)[..., None]
@@ -122,7 +122,7 @@ def told_apart(shows_Pmm: Tensor) -> Tensor:
 
 
 def objective(cost_Pnnm: Tensor, masks: Tensor) -> Tensor:
-    """(P,) what the rounds lower, without the threshold: it decides when they end."""
+    """(P,) the objective of the rounds, without the threshold: they end where it stops decreasing."""
     n = masks.shape[2]
     borders = sum(masks.diff(dim=axis).square().sum((1, 2, 3, 4)) for axis in (2, 3))
     count = masks.sum((2, 3))

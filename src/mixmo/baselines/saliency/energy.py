@@ -1,11 +1,11 @@
-"""What a mask of Puzzle-Mix costs, as a grid energy (Kim et al., ICML 2020, equation 3 and section 4.1).
+"""Energy of a mask of Puzzle-Mix on a grid (Kim et al., ICML 2020, equation 3 and section 4.1).
 
 Each of n x n blocks keeps the share z in {0, 1/2, 1} of the own image; the rest is the partner's:
 
     E(z) = sum_p u_p(z_p) + sum_{p ~ q} w_pq (z_p - z_q)^2
 
-u holds the saliency that is lost, the prior of z given lambda (binomial, twice), and what the borders between blocks
-cost whoever is their neighbour; w the smoothness beta and what a change of image costs at this very border.
+u is the saliency that is lost, the prior of z given lambda (binomial of two draws), and the cost of the borders between
+blocks that does not depend on the neighbour; w is the smoothness beta and the cost of a change of image at this border.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ BETA, GAMMA, ETA = 1.2, 0.5, 0.2  # label smoothness, data smoothness, prior: as
 
 
 class Energy(NamedTuple):
-    """Legend: N samples, n blocks a side, K labels."""
+    """Shape legend: N samples, n blocks per side, K labels."""
 
     unary: Tensor  # (N, n, n, K)
     down: Tensor  # (N, n - 1, n): w between a block and the one below it
@@ -48,7 +48,7 @@ def squares(device: torch.device) -> Tensor:
 
 
 def puzzle_energy(own_Nnn: Tensor, other_Nnn: Tensor, x_NCss: Tensor, y_NCss: Tensor, lam: Tensor) -> Energy:
-    """Of mixing x with y: their saliency by block, which sums to one; their pixels in [0, 1], pooled to s >= n."""
+    """Energy of mixing x with y: saliency per block, which sums to one; pixels in [0, 1], pooled to s >= n."""
     n = own_Nnn.shape[1]
     beta = BETA / n / 16
     down, right = zip(*(borders(a, b, n) for a in (y_NCss, x_NCss) for b in (y_NCss, x_NCss)), strict=True)
@@ -67,7 +67,7 @@ def puzzle_energy(own_Nnn: Tensor, other_Nnn: Tensor, x_NCss: Tensor, y_NCss: Te
 
 
 def prior(lam: Tensor) -> Tensor:
-    """(K,) -log of the binomial probability that both of two draws, one or none take the own image."""
+    """(K,) -log of the binomial probability that none, one or both of two draws take the own image."""
     return -torch.stack(((1 - lam) ** 2, 2 * lam * (1 - lam), lam**2)).add(1e-8).log()
 
 

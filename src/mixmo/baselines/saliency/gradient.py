@@ -1,4 +1,4 @@
-"""Saliency: how much the loss would change with each pixel, |dL/dx| over the channels."""
+"""Saliency: the gradient of the loss by each pixel, |dL/dx| over the channels."""
 
 import torch
 from torch import Tensor
@@ -10,20 +10,19 @@ from mixmo.utils.eval_mode import evaluating
 
 
 def saliency(net: Network, mix: Mix, clean: float) -> tuple[Tensor, Tensor | None]:
-    """Saliency (N, H, W) of a single network's images, and what these images, unmixed, add to the loss, if anything.
+    """Saliency (N, H, W) of a single network's images, and the loss term of the unmixed images, if any.
 
-    As published there are two ways. With clean = 0 the network is asked as at test time, by its running statistics,
-    and nothing of this stays. With clean > 0 it is asked as in training: the batch moves the running statistics like
-    any other, and clean * L(x) is part of the loss.
+    As published there are two ways. With clean = 0 the network is evaluated in eval mode, without a trace. With
+    clean > 0 in training mode: the batch updates the running statistics, and clean * L(x) is part of the loss.
     """
     images = mix.images.detach().requires_grad_()
-    asked = mix._replace(images=images)
+    clean_mix = mix._replace(images=images)
     if clean > 0:
-        value = loss(net(asked), asked)
+        value = loss(net(clean_mix), clean_mix)
         (gradient,) = torch.autograd.grad(value, images, retain_graph=True)
         return strength(gradient), clean * value
     with evaluating(net):
-        (gradient,) = torch.autograd.grad(loss(net(asked), asked), images)
+        (gradient,) = torch.autograd.grad(loss(net(clean_mix), clean_mix), images)
     return strength(gradient), None
 
 

@@ -1,4 +1,4 @@
-"""The methods by name: what each draws for a batch, and how it mixes it."""
+"""Saliency methods by name: the random numbers of a batch, and how it is mixed."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,43 +17,43 @@ from mixmo.utils.rng import draw_gamma
 
 
 class SaliencyDraws(NamedTuple):
-    """The randomness of one batch."""
+    """The random numbers of one batch."""
 
-    blocks: int  # of the mask a side: known to the host, for it is a shape
-    uniform: Tensor  # (N,): who is whose partner; Co-Mixup (N, n, n): the labels it starts from
+    blocks: int  # of the mask per side; on the host, since it is a shape
+    uniform: Tensor  # (N,): the partners; Co-Mixup (N, n, n): the initial labels
     gamma: Tensor  # standard gamma variables of shape alpha: lambda ~ Beta (2,), or Dirichlet (N,)
 
 
 class Settings(NamedTuple):
-    """What of the recipe and of the data set the methods need."""
+    """Settings from the recipe and the data set."""
 
     clean: float  # weight of the unmixed images' loss
     transport: int  # side of the squares that move, in pixels
     std: tuple[float, ...]  # per channel, of pixels in [0, 1]
 
 
-class Kind(NamedTuple):
-    """One way to mix by saliency."""
+class SaliencyMethod(NamedTuple):
+    """A method that mixes by saliency."""
 
-    grids: tuple[int, ...]  # blocks of the mask a side, one of them drawn for a batch
+    grids: tuple[int, ...]  # blocks of the mask per side, one of them drawn per batch
     draw: Callable[[int, tuple[int, ...], float, Generator], SaliencyDraws]  # samples, grids, alpha
     apply: Callable[[Tensor, Tensor, Tensor, SaliencyDraws, Settings], tuple[Tensor, Tensor]]
 
     def fitting(self, side: int) -> tuple[int, ...]:
-        """The grids that cut images of this side into whole blocks."""
+        """The grids that divide images of this side into equal blocks."""
         return tuple(n for n in self.grids if side % n == 0)
 
 
-SALIENCY: Registry[Kind] = Registry("saliency method")
+SALIENCY: Registry[SaliencyMethod] = Registry("saliency method")
 
 
 def mix_by_saliency(
-    net: Network, mix: Mix, kind: Kind, draws: SaliencyDraws, settings: Settings
+    net: Network, mix: Mix, method: SaliencyMethod, draws: SaliencyDraws, settings: Settings
 ) -> tuple[Mix, Tensor | None]:
-    """A single network's batch with soft targets (1, N, K), mixed, and what the unmixed one adds to the loss."""
+    """Mix a single network's batch with soft targets (1, N, K); also return the loss term of the unmixed batch."""
     salient_NHW, extra = saliency(net, mix, settings.clean)
     with torch.no_grad(), torch.autocast(mix.images.device.type, enabled=False):
-        images, targets = kind.apply(mix.images[0], mix.targets[0], salient_NHW, draws, settings)
+        images, targets = method.apply(mix.images[0], mix.targets[0], salient_NHW, draws, settings)
     return mix._replace(images=images[None], targets=targets[None]), extra
 
 
@@ -68,7 +68,7 @@ def draw_puzzle(n: int, grids: tuple[int, ...], alpha: float, generator: Generat
 def puzzle(
     images_NCHW: Tensor, targets_NK: Tensor, saliency_NHW: Tensor, draws: SaliencyDraws, settings: Settings
 ) -> tuple[Tensor, Tensor]:
-    """Puzzle-Mix: two images by the mask that hides least of what is salient, their blocks moved into view."""
+    """Puzzle-Mix: two images mixed by the mask that hides least saliency, their blocks transported into view."""
     partner_N = draws.uniform.argsort()
     lam = draws.gamma[0] / draws.gamma.sum()
     std = images_NCHW.new_tensor(settings.std)
@@ -97,5 +97,5 @@ def comixup(
     return mixed.flatten(0, 1), labels.flatten(0, 1)
 
 
-SALIENCY.add("puzzle-mix")(Kind(GRIDS, draw_puzzle, puzzle))
-SALIENCY.add("co-mixup")(Kind((BLOCKS,), draw_comixup, comixup))
+SALIENCY.add("puzzle-mix")(SaliencyMethod(GRIDS, draw_puzzle, puzzle))
+SALIENCY.add("co-mixup")(SaliencyMethod((BLOCKS,), draw_comixup, comixup))

@@ -2,8 +2,8 @@
 
     E(x) = sum_p u_p(x_p) + beta sum_{p ~ q} d(x_p, x_q)
 
-Rows, then columns, every other one at a time, are minimised exactly given the rest (Viterbi), which can only lower the
-energy. Every grid starts from its best labels block by block and from its best label for all blocks; the better end is
+Rows, then columns, every other one at a time, are minimised exactly given the rest (Viterbi), which never raises the
+energy. Every grid starts from its best labels block by block and from its best constant label; the better result is
 taken. (Published code uses alpha-beta swaps, one grid after another.)
 """
 
@@ -31,7 +31,7 @@ def potts(unary_BnnL: Tensor, beta: float, distance_BLL: Tensor) -> Tensor:
 
 
 def potts_energy(unary_BnnL: Tensor, beta: float, distance_BLL: Tensor, label_Bnn: Tensor) -> Tensor:
-    """(B,)"""
+    """(B,) the energy of these labels."""
     batch = torch.arange(len(label_Bnn), device=label_Bnn.device)[:, None, None]
     down = distance_BLL[batch, label_Bnn[:, :-1], label_Bnn[:, 1:]].sum((1, 2))
     right = distance_BLL[batch, label_Bnn[:, :, :-1], label_Bnn[:, :, 1:]].sum((1, 2))
@@ -41,7 +41,7 @@ def potts_energy(unary_BnnL: Tensor, beta: float, distance_BLL: Tensor, label_Bn
 def chains(unary_BnnL: Tensor, pair_BLL: Tensor, label_Bnn: Tensor, parity: int) -> Tensor:
     """The even or the odd rows replaced by their minimum given the others."""
     batch = torch.arange(len(label_Bnn), device=label_Bnn.device)[:, None, None]
-    near = pair_BLL[batch, label_Bnn]  # (B, n, n, L): what each block's label costs a neighbour
+    near = pair_BLL[batch, label_Bnn]  # (B, n, n, L): cost of each block's label for a neighbour
     total = unary_BnnL[:, parity::2].clone()
     above, below = near[:, 1 - parity : -1 : 2], near[:, 1 + parity :: 2]
     total[:, 1 - parity :][:, : above.shape[1]] += above

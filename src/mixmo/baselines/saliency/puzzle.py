@@ -1,10 +1,10 @@
-"""Puzzle-Mix: the mask that hides least of what is salient, the salient blocks moved to where it shows them.
+"""Puzzle-Mix: the mask that hides least saliency, and the transport of salient blocks to where it shows them.
 
 Kim, Choo and Song, ICML 2020. For sample i with partner k, mask z and transports P_i, P_k,
 
     x = z * P_i(x_i) + (1 - z) * P_k(x_k),    y = mean(z) y_i + (1 - mean(z)) y_k.
 
-As in its authors' code one lambda ~ Beta(alpha, alpha), one resolution of the mask and one shuffle serve a batch.
+As in its authors' code one lambda ~ Beta(alpha, alpha), one resolution of the mask and one shuffle are drawn per batch.
 """
 
 import torch
@@ -16,14 +16,14 @@ from mixmo.baselines.saliency.gradient import share
 from mixmo.baselines.saliency.solve import minimise
 from mixmo.baselines.saliency.transport import move, plan
 
-GRIDS = (2, 4, 8, 16)  # blocks a side
-NEIGHBOUR = 4  # pixels a side over which colours are averaged before they are compared across a border
+GRIDS = (2, 4, 8, 16)  # blocks per side
+NEIGHBOUR = 4  # side in pixels over which colours are averaged before they are compared across a border
 
 
 def puzzle_mask(
     images_NCHW: Tensor, saliency_NHW: Tensor, partner_N: Tensor, lam: Tensor, blocks: int, std_C: Tensor
 ) -> Tensor:
-    """(N, n, n) share of the own image in each block; `std` takes images back to the scale of pixels in [0, 1]."""
+    """(N, n, n) share of the own image in each block; `std` rescales images to pixels in [0, 1]."""
     own = share(saliency_NHW, blocks)
     colours = F.avg_pool2d(images_NCHW * std_C[:, None, None], divisor(images_NCHW.shape[-1] // blocks, NEIGHBOUR))
     energy = puzzle_energy(own, own[partner_N], colours, colours[partner_N], lam)

@@ -1,9 +1,9 @@
 """Labels of least energy on a grid, for a batch of grids at once.
 
-Up to 8 x 8 blocks the minimum is exact: dynamic programming over a frontier, one label a row of the grid, which moves
-on block by block. Above, strips of rows and strips of columns are minimised in turn by the same, given their
-neighbours: each turn can only lower the energy. That starts from strips by themselves and from the best coarse labels,
-and the better end is taken. (Published code uses alpha-beta swaps, one sample after another.)
+Up to 8 x 8 blocks the minimum is exact: dynamic programming over a frontier, one label per row of the grid, which moves
+block by block. Above, strips of rows and strips of columns are minimised in turn in the same way, given their
+neighbours: no turn raises the energy. It starts from independent strips and from the best coarse labels, and the better
+result is taken. (Published code uses alpha-beta swaps, one sample after another.)
 """
 
 import torch
@@ -22,8 +22,8 @@ def minimise(energy: Energy, distance_KK: Tensor) -> Tensor:
     if n <= EXACT:
         return frontier(energy, distance_KK)
     assert n % STRIP == 0, f"{n} rows are no multiple of {STRIP}"
-    apart = strips(energy, distance_KK, torch.zeros_like(energy.unary[..., 0], dtype=torch.long), slice(None))
-    label = torch.cat((apart, coarsely(energy, distance_KK, n // STRIP)))
+    independent = strips(energy, distance_KK, torch.zeros_like(energy.unary[..., 0], dtype=torch.long), slice(None))
+    label = torch.cat((independent, coarsely(energy, distance_KK, n // STRIP)))
     twice = Energy(*(torch.cat((part, part)) for part in energy))
     for _ in range(SWEEPS):
         for parity in (0, 1):

@@ -1,10 +1,10 @@
-"""Where the blocks of an image move, so that what is salient lands where the mask shows it (Puzzle-Mix, section 4.2).
+"""Transport of an image's blocks, so that salient ones are where the mask shows them (Puzzle-Mix, section 4.2).
 
     cost_ij = t_eps |i - j|^2 - s_i z_j,
 
 with |i - j| in units of the grid's side, s_i the saliency of block i, z_j whether the mask shows place j at all. Each
-block asks for its cheapest place, each place takes the cheapest of those who ask, and who was refused asks elsewhere:
-in the end, no block and no place would both be better off with each other.
+block proposes to its cheapest place, each place accepts the cheapest proposal, and rejected blocks propose elsewhere:
+the result is a stable matching.
 """
 
 import torch
@@ -16,7 +16,7 @@ EPS = 0.8  # t_eps as published
 def plan(shown_NT: Tensor, saliency_NT: Tensor, side: int) -> Tensor:
     """(N, T) which block each of T = side * side places gets, after `side` rounds as published.
 
-    A place that the mask hides, or that no block gains from, keeps its own: nobody sees the difference.
+    A place that the mask hides, or that no block gains from, keeps its own block.
     """
     cost = EPS * distances(side, shown_NT.device) - saliency_NT[:, :, None] * shown_NT[:, None, :]
     places = shown_NT.shape[1]
@@ -24,12 +24,12 @@ def plan(shown_NT: Tensor, saliency_NT: Tensor, side: int) -> Tensor:
     winner = blocks
     for _ in range(side):
         value, place = cost.min(2)
-        price = torch.zeros_like(value).scatter_reduce(1, place, value, "amin")  # of the best who asks, if it gains
+        price = torch.zeros_like(value).scatter_reduce(1, place, value, "amin")  # of the best proposal, if it gains
         best = (value < 0) & (value == price.gather(1, place))
-        asked = torch.where(best, blocks, places)  # of equal ones the first
-        winner = torch.full_like(blocks, places).scatter_reduce(1, place, asked, "amin")
-        refused = winner.gather(1, place) != blocks
-        cost = cost.scatter_add(2, place[..., None], refused.to(cost.dtype)[..., None])  # |s z| <= 1: never again
+        proposal = torch.where(best, blocks, places)  # of equal ones the first
+        winner = torch.full_like(blocks, places).scatter_reduce(1, place, proposal, "amin")
+        rejected = winner.gather(1, place) != blocks
+        cost = cost.scatter_add(2, place[..., None], rejected.to(cost.dtype)[..., None])  # |s z| <= 1: never again
     return torch.where(winner < places, winner, blocks)
 
 
@@ -41,7 +41,7 @@ def distances(side: int, device: torch.device) -> Tensor:
 
 
 def move(images_NCHW: Tensor, source_NT: Tensor, side: int) -> Tensor:
-    """Images put together anew: place j shows block source[j]."""
+    """Images with their blocks moved: place j shows block source[j]."""
     n, channels, height, width = images_NCHW.shape
     tiles = images_NCHW.reshape(n, channels, side, height // side, side, width // side)
     tiles = tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (N, T, C, h, w)
