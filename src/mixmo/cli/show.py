@@ -29,7 +29,9 @@ def main(arguments: list[str]) -> None:
     protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
     print(f"# {parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
-    facts = FACTS.get(recipe.dataset) or facts_of(data.load(recipe.dataset, parsed.data, stream=True, workers=0))
+    facts = FACTS.get(recipe.dataset) or facts_of(
+        data.load(recipe.dataset, parsed.data, stream=True, workers=0, val=recipe.val)
+    )
     net = recipe.network(facts.classes, facts.size[0])
     operations = multiply_adds(net, recipe.seen(facts.size))
     print(f"# {parameters(net):,} parameters, {operations / 1e9:.4f} G multiply-adds a prediction")

@@ -15,7 +15,7 @@ from torch import Tensor
 from mixmo import data
 from mixmo.augment.basic import fit
 from mixmo.data import folder as folders
-from mixmo.data.catalog import where
+from mixmo.data.catalog import data_directory
 from mixmo.data.corrupted import COMMON, Cell, corrupted
 from mixmo.data.types import Split
 from mixmo.evaluation.run_scores import run_answers, stack
@@ -171,7 +171,7 @@ def score_ood(
     """
     models = [open_model(path, which, device) for path in paths]
     inside = models[0].trained_on if on is None else on
-    if folders.same(name, inside, where(root)):
+    if folders.same(name, inside, data_directory(root)):
         was = f"what {paths[0]} was trained on" if on is None else "what --on names"
         raise UserError(f"--ood {name} is {was}; give another data set")
     if on is not None:

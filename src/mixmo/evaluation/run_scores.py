@@ -41,7 +41,7 @@ def summary(run: Run) -> Summary:
 
 def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
     """The data set of a run, whose test images alone are ready; refused if its classes are others than in training."""
-    dataset = data.load(run.recipe.dataset, root, device, train=False)
+    dataset = data.load(run.recipe.dataset, root, device, val=run.recipe.val, train=False)
     for before, now in zip_longest(run.json("dataset.json")["classes"], dataset.classes):
         if before != now:
             raise UserError(
