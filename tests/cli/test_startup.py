@@ -44,14 +44,14 @@ def heed() -> None:
 
 def test_the_command_ends_with_a_line(interrupted: dict[str, str], tmp_path: Path):
     script = tmp_path / "mixmo"
-    script.write_text("from mixmo.cli import main\nmain()\n")
+    script.write_text("from mixmo.cli.app import command\ncommand()\n")
     for arguments in (["-m", "mixmo", "list"], [str(script), "list"]):
         assert ended(interrupted, *arguments) == (130, "mixmo: interrupted\n")
     assert ended({**interrupted, "RANK": "1"}, "-m", "mixmo", "list") == (130, "")  # one of several processes speaks
 
 
-def test_a_program_that_imports_the_package_sees_what_it_always_did(interrupted: dict[str, str]):
-    status, said = ended(interrupted, "-c", "import mixmo")
+def test_a_program_that_imports_the_package_gets_the_error_of_the_import(interrupted: dict[str, str]):
+    status, said = ended(interrupted, "-c", "import mixmo; mixmo.loss")
     assert status == 1
     assert "ImportError: no torch" in said
 

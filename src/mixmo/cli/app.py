@@ -134,14 +134,16 @@ def run(arguments: list[str]) -> int:
 
         print(__version__, flush=True)
         return 0
-    from mixmo.utils.memory import told
     from mixmo.utils.progress import shown
-    from mixmo.utils.signals import Stopped
+    from mixmo.utils.signals import Stopped, stoppable
 
     try:
         if arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS)
-        module = importlib.import_module(f"mixmo.cli.{arguments[0]}")
+        with stoppable():
+            from mixmo.utils.memory import told
+
+            module = importlib.import_module(f"mixmo.cli.{arguments[0]}")
         with shown(), told(lower(arguments[0])):
             module.main(arguments[1:])
         sys.stdout.flush()

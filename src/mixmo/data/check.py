@@ -106,7 +106,7 @@ def _folder(name: str, root: Path) -> Findings:
     faults = [
         f"{file} cannot be read ({reason}); replace or remove it"
         for part, samples in parts.items()
-        for file, reason in unreadable(samples, size, f"{part} in {path}").items()
+        for file, reason in unreadable(samples, size, f"{part}-{size} in {path}").items()
     ]
     if "train" in parts:
         faults += [f"class {label} has no training image" for label in classes if not counts["train"][label]]
