@@ -269,7 +269,7 @@ def test_a_relative_path_is_below_the_working_directory(root: Path, tmp_path: Pa
         for part in ("train", "val"):
             write(tmp_path / "here" / "flags" / part / label / "a.png", label)
     assert labels("folder:flags@8", root.parent) == [0, 1]
-    with pytest.raises(UserError, match="no folder") as caught:
+    with pytest.raises(UserError, match="no such folder") as caught:
         load("folder:flag@8", root.parent)
     assert str(tmp_path / "here") in str(caught.value)
     assert str(root.parent) in str(caught.value)

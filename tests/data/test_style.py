@@ -113,13 +113,6 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
         assert "No space left" in str(caught.value)
 
 
-def test_a_full_disk_is_an_error_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(style.shutil, "disk_usage", lambda path: type("", (), {"free": 1_000_000}))
-    with pytest.raises(UserError, match="GB"):
-        write_style("cifar100", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_unwritable_folder_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=f"{tmp_path / 'file'}.* cannot be written"):

@@ -58,13 +58,9 @@ def corrupted(folder: Path) -> list[Cell]:
     """
     severities = _severities(folder)
     labels = _open(folder / "labels.npy")
-    count = len(labels) // len(severities)
-    if (
-        labels.dtype.kind not in "iu"
-        or not count
-        or not np.array_equal(labels, np.tile(labels[:count], len(severities)))
-    ):
-        raise UserError(f"{folder / 'labels.npy'} must hold the same labels for {len(severities)} severities; {REMEDY}")
+    count, repeats = len(labels) // len(severities), len(severities)
+    if labels.dtype.kind not in "iu" or not count or not np.array_equal(labels, np.tile(labels[:count], repeats)):
+        raise UserError(f"{folder / 'labels.npy'} must hold the same labels for {repeats} severities; {REMEDY}")
     labels_N = torch.from_numpy(labels[:count].astype(np.int64))
     return [
         Cell(path.stem, severity, path, place, labels_N)
@@ -91,10 +87,7 @@ def _files(folder: Path, count: int) -> list[Path]:
     for path in paths:
         images = _open(path)
         if images.dtype != np.uint8 or images.shape != (count, *SHAPE):
-            found = f"{images.dtype} {images.shape}"
-            raise UserError(
-                f"{path} must hold uint8 {(count, *SHAPE)}, as labels.npy has {count}, not {found}; {REMEDY}"
-            )
+            raise UserError(f"{path} must hold uint8 {(count, *SHAPE)}, not {images.dtype} {images.shape}; {REMEDY}")
     return paths
 
 

@@ -121,11 +121,16 @@ def report(samples: Sequence[Sample], kept: np.ndarray, what: str, part: bool = 
     bad = np.setdiff1d(np.arange(len(samples)), kept)
     if not len(bad):
         return
-    names = ", ".join(samples[index].path for index in bad[:NAMED]) + (", ..." if len(bad) > NAMED else "")
+    names = some([samples[index].path for index in bad])
     if len(bad) == len(samples) and not part:
         raise UserError(f"none of the {len(bad)} images of {what} can be read ({names}); check the files and the paths")
     message = f"{len(bad)} of the {len(samples)} images of {what} cannot be read and are skipped: {names}"
     warnings.warn(message, SkippedImages, stacklevel=2)
+
+
+def some(paths: Sequence[str]) -> str:
+    """Join the first few paths."""
+    return ", ".join(paths[:NAMED]) + (", ..." if len(paths) > NAMED else "")
 
 
 def unreadable(samples: Sequence[Sample], size: int, what: str) -> dict[str, str]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mixmo.data.catalog import remedy
 from mixmo.data.check import check
 from mixmo.data.extract import unpack
 from mixmo.storage.checksums import md5
@@ -111,8 +110,9 @@ def get(name: str, to: Path) -> Path:
             if not folder.exists():  # the other process may have ended since
                 _get(source, to)
     except OSError as error:
-        reason = f"{error.filename or to} cannot be written ({error.strerror or error})"
-        raise UserError(f"{reason}; give another folder or free some space, then {remedy(name, to)}") from None
+        raise UserError(
+            f"{error.filename or to} cannot be written ({error.strerror or error}); check the disk"
+        ) from None
     return folder
 
 
@@ -139,10 +139,7 @@ def _check_md5(source: Source, archive: Path) -> None:
     with Work(f"verifying {source.archive}"):
         found = md5(archive)
     if found != source.md5:
-        raise UserError(
-            f"{archive} has the md5 {found} instead of {source.md5}: it is damaged or another file; "
-            f"download it again from {source.url}"
-        )
+        raise UserError(f"{archive} has the md5 {found} instead of {source.md5}; download it again from {source.url}")
 
 
 def _download(source: Source, part: Path) -> None:
@@ -152,8 +149,7 @@ def _download(source: Source, part: Path) -> None:
             if _attempt(source, part):
                 return
         except urllib.error.URLError as error:
-            reason = first_line(error)
-            raise UserError(f"{source.url} cannot be downloaded ({reason}); try later, {by_hand}") from None
+            raise UserError(f"{source.url} cannot be downloaded ({first_line(error)}); try later, {by_hand}") from None
     raise UserError(f"the connection to {source.url} broke {TRIES} times; the same command resumes, {by_hand}")
 
 
@@ -165,16 +161,13 @@ def _attempt(source: Source, part: Path) -> bool:
         request.add_header("Range", f"bytes={start}-")
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code != 416 or not start:
+    except urllib.error.URLError as error:
+        if not (isinstance(error, urllib.error.HTTPError) and error.code == 416 and start):
             raise
-        if error.headers.get("Content-Range") == f"bytes */{start}":  # nothing is left to send
-            return True
-        part.unlink()  # of another file
-        return False
-    except urllib.error.URLError:
-        raise
+        complete = error.headers.get("Content-Range") == f"bytes */{start}"  # nothing is left to send
+        if not complete:
+            part.unlink()
+        return complete
     except (http.client.HTTPException, OSError):
         return False
     with response:

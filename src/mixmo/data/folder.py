@@ -75,11 +75,10 @@ def parse(name: str, root: Path) -> Name:
         raise UserError(f"data set '{name}' names no folder; write folder:PATH or folder:PATH@SIZE")
     size, path = int(match["size"] or SIZE), locate(match["path"], root)
     if not SMALLEST <= size <= LARGEST:
-        raise UserError(f"data set '{name}': the image size must be {SMALLEST} to {LARGEST} pixels, not {size}")
+        raise UserError(f"data set '{name}': give an image size of {SMALLEST} to {LARGEST} pixels")
     if not path.is_dir():
         raise UserError(
-            f"data set '{name}': there is no folder {match['path']}, neither in {Path.cwd()} nor in the data directory "
-            f"{root}; write folder:PATH or folder:PATH@SIZE"
+            f"data set '{name}': no such folder in {Path.cwd()} or in the data directory {root}; correct it"
         )
     return Name(path, size, float(match["val"] or 0))
 
@@ -156,10 +155,7 @@ def _check_classes(path: Path, classes: Sequence[str], test: Sequence[Sample]) -
         raise UserError(f"the training images in {path} are all of class '{classes[0]}'; there must be two or more")
     unknown = {sample.label for sample in test} - set(classes)
     if unknown:
-        raise UserError(
-            f"classes without a training image in {path}: {_quoted(unknown, classes)}; add training images of them, "
-            "or remove their test images"
-        )
+        raise UserError(f"classes without a training image in {path}: {_quoted(unknown, classes)}; add some")
 
 
 def _quoted(unknown: Iterable[str], known: Iterable[str]) -> str:

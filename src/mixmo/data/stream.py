@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from mixmo.data.cache import cached, fingerprint
-from mixmo.data.decode import NAMED, Decoded, Sample, SkippedImages, decode, decode_all, report
+from mixmo.data.decode import Decoded, Sample, SkippedImages, decode, decode_all, report, some
 from mixmo.data.types import Split
 from mixmo.utils import memory
 from mixmo.utils.errors import UserError
@@ -201,11 +201,9 @@ class Files:
             yield from give()
 
     def _report(self) -> None:
-        names = sorted(self.unreadable)
-        listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
         warnings.warn(
-            f"{len(names)} images of {self.name} in {self.root} cannot be read and were replaced by others of their "
-            f"classes (by black ones after {TRIES} failures in a row): {listed}",
+            f"{len(self.unreadable)} images of {self.name} in {self.root} cannot be read and were replaced by others "
+            f"of their classes (by black ones after {TRIES} failures in a row): {some(sorted(self.unreadable))}",
             SkippedImages,
             stacklevel=3,
         )
