@@ -9,12 +9,15 @@ from mixmo.data.types import Dataset
 from mixmo.utils.errors import UserError, check_path
 from mixmo.utils.registry import Registry
 
-# Reader: the data directory -> the data set on the CPU. If it has a parameter `train`, it gets False where only the
-# test images are needed, and may then return an empty training split.
 Reader = Callable[..., Dataset]
 
 DATASETS: Registry[Reader] = Registry("data set")
-"""Readers by name. `@DATASETS.add("NAME")` above a function of the data directory adds one (docs/extending.md)."""
+"""Readers of data sets by name.
+
+`@DATASETS.add("NAME")` registers your own: a function of the data directory, a Path, that returns a `Dataset` on the
+CPU. The first line of its docstring is shown by `mixmo list datasets`. If it has a parameter `train`, this is False
+where only the test images are needed; the training split may then be empty.
+"""
 
 
 def read(name: str, root: Path, train: bool) -> Dataset:

@@ -30,7 +30,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Name(NamedTuple):
-    """What `folder:PATH@SIZE` or `folder:PATH@SIZE?val=SHARE` says."""
+    """The parts of a name `folder:PATH@SIZE` or `folder:PATH@SIZE?val=SHARE`."""
 
     path: Path
     size: int
@@ -118,7 +118,7 @@ def list_parts(path: Path) -> dict[str, list[Sample]]:
 
 
 def no_split(path: Path, parts: dict[str, list[Sample]]) -> str:
-    """Say what a folder without train and test images lacks, and what to do."""
+    """Return the error of a folder that has not both training and test images."""
     if "test" in parts:
         return (
             f"{path} has test images and no training images; put class folders into {path}/train/, or write train.csv"
@@ -169,7 +169,7 @@ def in_class_folders(path: Path) -> list[Sample]:
     """List every image file at any depth below each folder in `path`, sorted; its class is the folder's name.
 
     Raises:
-        UserError: if there is no class folder, or one without images.
+        UserError: If there is no class folder, or one without images.
     """
     found = []
     for label in sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")):
@@ -199,7 +199,7 @@ def in_csv(path: Path) -> list[Sample]:
     """List the rows `path,label` of a CSV; a relative path starts at the CSV's folder.
 
     Raises:
-        UserError: if it is no CSV in UTF-8 with these two columns, or a row lacks one, or an image has two labels.
+        UserError: If it is no CSV in UTF-8 with these two columns, or a row lacks one, or an image has two labels.
     """
     labels: dict[str, str] = {}
     found = []

@@ -57,7 +57,7 @@ def write_style(
         Path: The folder that was written; `mixmo.data.corrupted.corrupted` reads it.
 
     Raises:
-        UserError: If the name or a severity is unknown, the folder exists, or the disk is full (all severities are 2.9 GB).
+        UserError: If the name or a severity is unknown, the folder exists, or the disk is full (it takes up to 2.9 GB).
     """
     folder, chosen = to / STYLES.get(name, ""), sorted(set(severities))
     _check(name, folder, chosen, seed)
