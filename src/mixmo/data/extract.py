@@ -13,6 +13,7 @@ from mixmo.storage.files import drafts
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Bytes
 
+AGAIN = "nothing was unpacked: delete it and download it again"
 DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
@@ -26,9 +27,9 @@ def unpack(archive: Path, folder: Path, members: int, size: int) -> None:
         try:
             _unpack_all(archive, fresh, members, size)
         except DAMAGED as error:
-            raise UserError(f"{archive} is damaged ({error}); delete it and download it again") from None
+            raise UserError(f"{archive} is damaged ({error}); {AGAIN}") from None
         if not inner.is_dir():
-            raise UserError(f"{archive} does not hold the folder {folder.name}; delete it and download it again")
+            raise UserError(f"{archive} does not hold the folder {folder.name}; {AGAIN}")
         inner.rename(folder)
 
 
@@ -40,10 +41,7 @@ def _unpack_all(archive: Path, to: Path, members: int, size: int) -> None:
             unpacked += more
             work.advance(place - work.done)
             if count > members or unpacked > size:
-                raise UserError(
-                    f"{archive} was not unpacked: at '{name}' it exceeds the {members:,} members and {size:,} bytes "
-                    "of the real one; delete it and download it again"
-                )
+                raise UserError(f"{archive}: '{name}' exceeds {members:,} members and {size:,} bytes; {AGAIN}")
 
 
 def _tar(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, int]]:
@@ -67,9 +65,5 @@ def _zip(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, 
 
 def _inside(archive: Path, name: str, plain: bool) -> None:
     path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in name:
-        raise UserError(f"{archive} was not unpacked: '{name}' would leave the folder; delete it and download it again")
-    if not plain:
-        raise UserError(
-            f"{archive} was not unpacked: '{name}' is neither a file nor a folder; delete it and download it again"
-        )
+    if path.is_absolute() or ".." in path.parts or ":" in name or not plain:
+        raise UserError(f"{archive}: '{name}' would leave the folder, or is a link or a device; {AGAIN}")

@@ -29,9 +29,7 @@ def read(path: Path, remedy: str) -> dict[str, object]:
         try:
             thing = _Restricted(file, encoding="bytes").load()
         except _ForbiddenError as error:
-            raise UserError(
-                f"{path} was not read: it is a pickle that calls '{error}', which no data file needs; {remedy}"
-            ) from None
+            raise UserError(f"{path} is a pickle that calls '{error}', and was not read; {remedy}") from None
         except Exception as error:  # a damaged pickle is a damaged program and can raise nearly anything
             raise UserError(f"{path} is truncated or damaged ({first_line(error)}); {remedy}") from None
         if file.read(1):
