@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import mixmo
 from mixmo import data
-from mixmo.data.catalog import where
+from mixmo.data.catalog import data_directory
 from mixmo.data.stream import Files
 from mixmo.engine.batch import Batches
 from mixmo.engine.source import each_step, plan
@@ -166,7 +166,7 @@ def main() -> None:
     pipeline("resident, CIFAR-100 Cut-MixMo batches", cifar, resident, 50, options.repeats)
     pipeline("the same + pixel CutMix", cifar.replace(pixel="cutmix"), resident, 50, options.repeats)
     with tempfile.TemporaryDirectory() as folder:
-        source = where(None) / "tiny-imagenet-200"
+        source = data_directory(None) / "tiny-imagenet-200"
         make_files(Path(folder), options.images, source)
         name = f"folder:{folder}@{SIZE}"
         dataset = data.load(name, device=DEVICE, stream=True, workers=options.workers)

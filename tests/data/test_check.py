@@ -13,30 +13,30 @@ from mixmo.storage.checksums import md5
 from mixmo.utils.errors import UserError
 
 
-def test_unknown():
-    with pytest.raises(UserError, match="unknown data set 'cifar10c'; did you mean 'cifar10-c'"):
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'cifar10-c'"):
         check("cifar10c", Path("data"))
 
 
-def test_digits_are_always_right(tmp_path: Path):
+def test_digits_need_no_files(tmp_path: Path):
     assert check("digits", tmp_path) == Findings("digits: 1,437 train and 360 test images of 8x8x1, 10 classes", [])
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet", "cifar10-c", "cifar100-c"])
-def test_nothing_there(tmp_path: Path, name: str):
+def test_missing_files_name_the_command_that_gets_them(tmp_path: Path, name: str):
     summary, (fault,) = check(name, tmp_path)
     assert summary == ""
     assert str(tmp_path) in fault
     assert f"`mixmo data get {name} --to {tmp_path}`" in fault
 
 
-def test_md5(tmp_path: Path):
+def test_md5_of_a_file(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"abc")
     assert md5(tmp_path / "a") == "900150983cd24fb0d6963f7d28e17f72"
 
 
-def test_real_cifar100(cifar100_root: Path, tmp_path: Path):
-    """The original has no fault; one flipped pixel is told by the file's checksum and the pixels'."""
+def test_a_flipped_pixel_of_cifar100_is_found(cifar100_root: Path, tmp_path: Path):
+    """The original has no fault; one flipped pixel changes the checksums of the file and of the pixels."""
     assert check("cifar100", cifar100_root) == Findings(
         "cifar100: 50,000 train and 10,000 test images of 32x32x3, 100 classes, every file as published", []
     )
@@ -47,22 +47,21 @@ def test_real_cifar100(cifar100_root: Path, tmp_path: Path):
         pixel = file.read(1)[0]
         file.seek(-5000, os.SEEK_END)
         file.write(bytes([pixel ^ 1]))
-    summary, (fault, refusal) = check("cifar100", tmp_path)
+    summary, (file, contents) = check("cifar100", tmp_path)
     assert summary == ""
-    assert f"{folder / 'test'} is not as published: its images or labels are others" in refusal
-    assert fault.startswith(f"{folder / 'test'} is not the original file (its md5 is ")
-    assert f"should be {cifar.CIFAR100.test['test']}" in fault
-    assert fault.endswith(f"delete {folder}, and `mixmo data get cifar100 --to {tmp_path}` fetches it")
+    assert str(folder / "test") in file
+    assert cifar.CIFAR100.test["test"] in file
+    assert "checksum" in contents
 
 
-def test_cifar_with_damaged_files(tmp_path: Path):
+def test_damaged_cifar_files_are_named(tmp_path: Path):
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     (folder / "data_batch_1").write_bytes(b"\x80\x02}")
     faults = check("cifar10", tmp_path).faults
     assert len(faults) == 2
     assert "data_batch_1 is not the original file" in faults[0]
-    assert "data_batch_1 is truncated or damaged" in faults[1]
+    assert "data_batch_1 is truncated" in faults[1]
 
 
 def test_the_checksums_cover_every_file(tmp_path: Path):
@@ -96,11 +95,13 @@ def test_tiny_imagenet_names_unreadable_images(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("name", "folder", "command"),
     [
-        ("cifar10-c", "CIFAR-10-C", "`mixmo data get cifar10-c --to {0}` fetches it"),
-        ("cifar10-c-style", "cifar10-c-style", "`mixmo data corrupt cifar10 --data {0} --to {0}` makes it"),
+        ("cifar10-c", "CIFAR-10-C", "`mixmo data get cifar10-c --to {0}`"),
+        ("cifar10-c-style", "cifar10-c-style", "`mixmo data corrupt cifar10 --data {0} --to {0}`"),
     ],
 )
-def test_corrupted_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str, command: str):
+def test_missing_and_unknown_corruptions_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str, command: str
+):
     assert command.format(tmp_path) in check(name, tmp_path).faults[0]
     monkeypatch.setattr(corrupted, "TEST_IMAGES", 2)
     folder = tmp_path / folder
@@ -111,28 +112,46 @@ def test_corrupted_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: s
     assert check(name, tmp_path) == Findings(f"{name}: 19 corruptions at severities 1, 2, 3, 4, 5, 2 images each", [])
     (folder / "fog.npy").rename(folder / "mist.npy")
     monkeypatch.setattr(corrupted, "TEST_IMAGES", 3)
-    missing, foreign, size = check(name, tmp_path).faults
-    remedy = f"delete {folder}, and {command.format(tmp_path)}"
-    assert missing == f"{folder}/fog.npy is missing; {remedy}"
-    assert foreign == f"{folder}/mist.npy is not one of the 19 corruptions; remove it"
-    assert size == f"{folder} has 2 images a severity instead of 3; {remedy}"
+    missing, other, size = check(name, tmp_path).faults
+    assert f"{folder}/fog.npy is missing" in missing
+    assert f"{folder}/mist.npy" in other
+    assert "2 images per severity instead of 3" in size
     (folder / "snow.npy").write_bytes(b"")
-    assert "snow.npy is truncated" in check(name, tmp_path).faults[-1]
+    assert "snow.npy" in check(name, tmp_path).faults[-1]
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_folder_of_images(tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch):
-    if streamed:  # because it is larger than the memory
-        monkeypatch.setattr("mixmo.data.room", lambda device: 0)
-    for part in ("train", "val"):
-        for label in ("cat", "dog"):
-            (tmp_path / "pets" / part / label).mkdir(parents=True)
-            Image.new("RGB", (9, 9)).save(tmp_path / "pets" / part / label / "1.png")
-    name = "folder:pets@8"
-    expected = Findings(f"{name}: 2 train and 2 test images of 8x8x3, 2 classes", [])
-    assert check(name, tmp_path) == expected
-    (tmp_path / "pets/train/cat/2.png").write_bytes(b"")
-    summary, (fault,) = check(name, tmp_path)
-    # Of a stream, which batches must be full, a file that cannot be read is replaced and not left out.
-    assert summary == (expected.summary.replace("2 train", "3 train") if streamed else expected.summary)
-    assert str(tmp_path / "pets/train/cat/2.png") in fault
+def images(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (9, 9)).save(folder / f"{number}.png")
+
+
+def test_a_folder_counts_images_per_class(tmp_path: Path):
+    for part, cats, dogs in (("train", 3, 12), ("val", 1, 2)):
+        images(tmp_path / "pets" / part / "cat", cats)
+        images(tmp_path / "pets" / part / "dog", dogs)
+    summary, faults = check("folder:pets@8", tmp_path)
+    assert faults == []
+    assert summary.splitlines() == [
+        f"{tmp_path}/pets: 15 train, 3 test, 2 classes",
+        "class    train     test",
+        "cat          3        1",
+        "dog         12        2",
+        "smallest class: cat (3), largest class: dog (12)",
+    ]
+    broken = tmp_path / "pets/train/cat/2.png"
+    broken.write_bytes(b"")
+    images(tmp_path / "pets/val/bird", 1)
+    unreadable, untrained = check("folder:pets@8", tmp_path).faults
+    assert str(broken) in unreadable
+    assert "class bird has no training image" in untrained
+
+
+def test_a_folder_without_a_split_says_so(tmp_path: Path):
+    images(tmp_path / "pets" / "cat", 3)
+    images(tmp_path / "pets" / "dog", 4)
+    summary, faults = check("folder:pets@8", tmp_path)
+    assert faults == []
+    assert "cat          3" in summary
+    assert "--val 0.2" in summary.splitlines()[-1]
+    assert check("folder:pats@8", tmp_path).summary == ""

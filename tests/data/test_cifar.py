@@ -37,7 +37,7 @@ def dump(path: Path, thing: object) -> None:
 
 @pytest.mark.parametrize("layout", [SMALL10, SMALL100])
 @pytest.mark.parametrize("keys", [bytes, str])
-def test_pixels_against_a_plain_loop(tmp_path: Path, layout: cifar.Layout, keys: type):
+def test_pixels_are_those_of_a_plain_loop(tmp_path: Path, layout: cifar.Layout, keys: type):
     folder = write(tmp_path, layout, keys)
     dataset = cifar.read(tmp_path, layout)
     assert dataset.classes == tuple(f"class {i}" for i in range(layout.classes))
@@ -55,7 +55,7 @@ def test_pixels_against_a_plain_loop(tmp_path: Path, layout: cifar.Layout, keys:
 
 
 @pytest.mark.parametrize("layout", [SMALL10, SMALL100])
-def test_train_files_are_not_needed_where_only_test_images_are_scored(
+def test_train_false_does_not_need_the_training_files(
     tmp_path: Path, layout: cifar.Layout, monkeypatch: pytest.MonkeyPatch
 ):
     folder = write(tmp_path, layout)
@@ -68,11 +68,11 @@ def test_train_files_are_not_needed_where_only_test_images_are_scored(
     assert torch.equal(dataset.test.labels, whole.test.labels)
     assert dataset.classes == whole.classes
     assert len(dataset.train.labels) == 0
-    with pytest.raises(UserError, match="is missing; delete"):
+    with pytest.raises(UserError, match="missing"):
         load(layout.name, tmp_path)
 
 
-def test_labels_as_an_array(tmp_path: Path):
+def test_labels_may_be_an_array(tmp_path: Path):
     folder = write(tmp_path, SMALL10)
     dump(folder / "test_batch", {"data": np.zeros((10, 3072), np.uint8), "labels": np.arange(10)})
     assert cifar.read(tmp_path, SMALL10).test.labels.tolist() == list(range(10))
@@ -83,44 +83,37 @@ LABELS = list(range(10))
 
 
 @pytest.mark.parametrize(
-    ("name", "contents", "problem"),
+    ("name", "contents"),
     [
-        ("data_batch_2", {"labels": LABELS}, "'data' should be a uint8 (10, 3072) array and is NoneType"),
-        ("data_batch_2", {"data": PIXELS[:9], "labels": LABELS}, "and is uint8 (9, 3072)"),
-        ("data_batch_2", {"data": PIXELS.astype("f4"), "labels": LABELS}, "and is float32 (10, 3072)"),
-        ("data_batch_2", {"data": PIXELS[:, :3071], "labels": LABELS}, "and is uint8 (10, 3071)"),
-        ("test_batch", {"data": PIXELS}, "'labels' should be a list of 10 integers"),
-        ("test_batch", {"data": PIXELS, "labels": LABELS[:9]}, "'labels' should be a list of 10 integers"),
-        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 9.5]}, "'labels' should be a list of 10 integers"),
-        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 10]}, "should lie in 0..9 and reach from 0 to 10"),
-        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], -1]}, "should lie in 0..9 and reach from -1 to 8"),
-        ("test_batch", {"data": PIXELS, "labels": [*LABELS[:9], 0]}, "have 0 to 2 images, not as many each"),
-        ("batches.meta", {"label_names": ["cat"] * 10}, "'label_names' should be a list of 10 different names"),
-        ("batches.meta", {"names": ["cat"] * 10}, "'label_names' should be a list of 10 different names"),
+        ("data_batch_2", {"labels": LABELS}),
+        ("data_batch_2", {"data": PIXELS[:9], "labels": LABELS}),
+        ("data_batch_2", {"data": PIXELS[:, :3071], "labels": LABELS}),
+        ("test_batch", {"data": PIXELS}),
+        ("test_batch", {"data": PIXELS, "labels": LABELS[:9]}),
     ],
 )
-def test_wrong_contents(tmp_path: Path, name: str, contents: dict[str, object], problem: str):
+def test_another_number_of_images_or_labels_is_an_error(tmp_path: Path, name: str, contents: dict[str, object]):
     folder = write(tmp_path, SMALL10)
     dump(folder / name, contents)
-    refused(tmp_path, folder / name, problem)
+    assert_rejected(tmp_path, folder / name, "does not hold 10 images")
 
 
 @pytest.mark.parametrize("name", ["data_batch_1", "test_batch", "batches.meta"])
-def test_missing_file(tmp_path: Path, name: str):
+def test_a_missing_file_is_named(tmp_path: Path, name: str):
     folder = write(tmp_path, SMALL10)
     (folder / name).unlink()
-    refused(tmp_path, folder / name, "is missing")
+    assert_rejected(tmp_path, folder / name, "missing")
 
 
-def test_truncated_file(tmp_path: Path):
+def test_a_truncated_file_is_named(tmp_path: Path):
     folder = write(tmp_path, SMALL10)
     content = (folder / "data_batch_3").read_bytes()
     (folder / "data_batch_3").write_bytes(content[: len(content) // 2])
-    refused(tmp_path, folder / "data_batch_3", "is truncated or damaged")
+    assert_rejected(tmp_path, folder / "data_batch_3", "truncated")
 
 
-def test_wrong_checksum(tmp_path: Path):
-    """A pixel, a label or a class name that is another: refused; the same pickled anew, or the original file: not."""
+def test_other_pixels_labels_or_class_names_are_rejected_by_their_checksum(tmp_path: Path):
+    """The same contents pickled anew, and the original file, are accepted."""
     folder = write(tmp_path, SMALL10)
     digests: dict[str, str] = {}
     for name in ("data_batch_2", "test_batch"):
@@ -142,9 +135,7 @@ def test_wrong_checksum(tmp_path: Path):
         cifar.read(tmp_path, layout)
         change(batch)
         dump(folder / name, batch)
-        what = "class names" if name == "batches.meta" else "images or labels"
-        says = rf"{name} is not as published: its {what} are others, by their checksum; delete .* fetches it"
-        with pytest.raises(UserError, match=says):
+        with pytest.raises(UserError, match=f"{name} .* checksum"):
             cifar.read(tmp_path, layout)
         altered = hashlib.md5((folder / name).read_bytes()).hexdigest()
         part = next(p for p in ("train", "test", "meta") if name in getattr(layout, p))
@@ -152,19 +143,17 @@ def test_wrong_checksum(tmp_path: Path):
         (folder / name).write_bytes(original)
 
 
-def test_pickle_that_runs_code(tmp_path: Path):
+def test_a_pickle_that_runs_code_is_rejected(tmp_path: Path):
     folder = write(tmp_path, SMALL10)
     (folder / "data_batch_1").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    refused(tmp_path, folder / "data_batch_1", "was not read: it is a pickle that asks for 'os.system'")
+    assert_rejected(tmp_path, folder / "data_batch_1", "os.system")
 
 
-def refused(root: Path, path: Path, problem: str) -> None:
-    with pytest.raises(UserError) as caught:
+def assert_rejected(root: Path, path: Path, problem: str) -> None:
+    with pytest.raises(UserError, match=problem) as caught:
         cifar.read(root, SMALL10)
-    message = str(caught.value)
-    assert str(path) in message
-    assert problem in message
-    assert message.endswith(f"; delete {path.parent}, and `mixmo data get cifar10 --to {root}` fetches it")
+    assert str(path) in str(caught.value)
+    assert f"`mixmo data get cifar10 --to {root}`" in str(caught.value)
 
 
 def facts(dataset: object, each: int) -> None:
@@ -176,7 +165,7 @@ def facts(dataset: object, each: int) -> None:
 
 
 def moments(images: torch.Tensor) -> tuple[list[float], list[float]]:
-    """Means and standard deviations a channel, from the exact histogram of its 256 values."""
+    """Means and standard deviations per channel, from the exact histogram of its 256 values."""
     values = np.arange(256) / 255
     shares = [np.bincount(images[..., c].numpy().ravel(), minlength=256) / images[..., c].numel() for c in range(3)]
     means = [float(share @ values) for share in shares]
@@ -184,7 +173,7 @@ def moments(images: torch.Tensor) -> tuple[list[float], list[float]]:
     return [round(mean, 6) for mean in means], [round(deviation, 6) for deviation in deviations]
 
 
-def test_real_cifar100(cifar100_root: Path):
+def test_cifar100_has_its_published_statistics(cifar100_root: Path):
     dataset = load("cifar100", cifar100_root)
     facts(dataset, 500)
     assert moments(dataset.train.images) == ([0.507075, 0.486549, 0.440918], [0.267334, 0.256438, 0.276150])
@@ -195,7 +184,7 @@ def test_real_cifar100(cifar100_root: Path):
         assert hashlib.md5(path.read_bytes()).hexdigest() == md5
 
 
-def test_real_cifar10(real_root: Path):
+def test_cifar10_has_its_published_statistics(real_root: Path):
     if not (real_root / cifar.CIFAR10.folder).is_dir():
         pytest.skip(f"no CIFAR-10 in {real_root}")
     dataset = load("cifar10", real_root)

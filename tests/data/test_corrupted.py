@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_corruption_at_every_severity(folder: Path):
+def test_every_corruption_is_listed_at_every_severity(folder: Path):
     seen = []
     for cell in corrupted(folder):
         name, severity, split = cell.name, cell.severity, cell.split
@@ -39,7 +39,7 @@ def four(folder: Path) -> Path:
     return folder
 
 
-def test_some_severities(four: Path):
+def test_severities_txt_lists_the_severities(four: Path):
     (four / "severities.txt").write_text("1 2 3 5\n")
     cells = corrupted(four)
     assert cells[0].split.labels.tolist() == [3, 1, 4, 1, 5]
@@ -48,12 +48,11 @@ def test_some_severities(four: Path):
 
 
 @pytest.mark.parametrize("text", ["", "1 2 3 6", "1 3 2 5", "1 1 2 3", "one", "1,2,3,5", "1\ufffd"])
-def test_bad_severities(folder: Path, text: str):
+def test_a_wrong_list_of_severities_is_rejected(folder: Path, text: str):
     (folder / "severities.txt").write_bytes(text.replace("\ufffd", "\xff").encode("latin1"))  # which is no UTF-8
     with pytest.raises(UserError) as caught:
         corrupted(folder)
-    assert f"{folder / 'severities.txt'} should list the severities in the files, such as '1 3 5'" in str(caught.value)
-    assert f"and says '{text}'" in str(caught.value)
+    assert str(folder / "severities.txt") in str(caught.value)
 
 
 def test_files_are_mapped_and_not_read(tmp_path: Path):
@@ -68,66 +67,64 @@ def test_files_are_mapped_and_not_read(tmp_path: Path):
     assert {shape for _, _, shape in splits} == {(10_000, 32, 32, 3)}
 
 
-def test_names():
+def test_there_are_15_and_4_corruptions():
     assert len(set(COMMON)) == 15
     assert len(set(COMMON + EXTRA)) == 19
 
 
-def refused(folder: Path, name: str, problem: str) -> None:
-    with pytest.raises(UserError) as caught:
-        corrupted(folder)  # not at the first item: before any work
+def assert_rejected(folder: Path, name: str, word: str) -> None:
+    with pytest.raises(UserError, match=word) as caught:
+        corrupted(folder)  # not when a cell is used: before any work
     assert str(folder / name) in str(caught.value)
-    assert problem in str(caught.value)
-    assert "`mixmo data get cifar10-c --to DIR`" in str(caught.value)
 
 
-def test_labels_missing(folder: Path):
+def test_missing_labels_are_named(folder: Path):
     (folder / "labels.npy").unlink()
-    refused(folder, "labels.npy", "is missing")
+    assert_rejected(folder, "labels.npy", "missing")
 
 
-def test_folder_missing(tmp_path: Path):
-    refused(tmp_path / "CIFAR-10-C", "labels.npy", "is missing")
+def test_a_missing_folder_is_named(tmp_path: Path):
+    assert_rejected(tmp_path / "CIFAR-10-C", "labels.npy", "missing")
 
 
-def test_no_corruption(folder: Path):
+def test_a_folder_without_corruptions_is_rejected(folder: Path):
     for name in ("fog", "snow"):
         (folder / f"{name}.npy").unlink()
-    refused(folder, "", "no .npy file of a corruption")
+    assert_rejected(folder, "", "no .npy file")
 
 
 @pytest.mark.parametrize("name", ["fog.npy", "labels.npy"])
 @pytest.mark.parametrize("length", [-1, 100, 5, 0])
-def test_truncated(folder: Path, name: str, length: int):
+def test_truncated_files_are_named(folder: Path, name: str, length: int):
     (folder / name).write_bytes((folder / name).read_bytes()[:length])
-    refused(folder, name, "is truncated or not a .npy array")
+    assert_rejected(folder, name, "truncated")
 
 
-def test_pickled_objects_are_refused(folder: Path):
+def test_pickled_objects_are_rejected(folder: Path):
     np.save(folder / "fog.npy", np.array([{}], dtype=object), allow_pickle=True)
-    refused(folder, "fog.npy", "is truncated or not a .npy array")
+    assert_rejected(folder, "fog.npy", "truncated")
 
 
 @pytest.mark.parametrize(
-    ("array", "found"),
+    "array",
     [
-        (np.zeros((16, 32, 32, 3), np.uint8), "holds uint8 (16, 32, 32, 3)"),
-        (np.zeros((20, 3, 32, 32), np.uint8), "holds uint8 (20, 3, 32, 32)"),
-        (np.zeros((20, 32, 32, 3), np.float32), "holds float32 (20, 32, 32, 3)"),
-        (np.zeros((20, 64, 64, 3), np.uint8), "holds uint8 (20, 64, 64, 3)"),
+        np.zeros((16, 32, 32, 3), np.uint8),
+        np.zeros((20, 3, 32, 32), np.uint8),
+        np.zeros((20, 32, 32, 3), np.float32),
+        np.zeros((20, 64, 64, 3), np.uint8),
     ],
 )
-def test_other_shapes(folder: Path, array: np.ndarray, found: str):
+def test_images_of_another_shape_or_type_are_rejected(folder: Path, array: np.ndarray):
     np.save(folder / "snow.npy", array)
-    refused(folder, "snow.npy", found)
+    assert_rejected(folder, "snow.npy", "uint8")
 
 
 @pytest.mark.parametrize("array", [np.zeros((20, 1), int), np.zeros(20), np.zeros(0, int), np.zeros(19, int)])
-def test_other_labels(folder: Path, array: np.ndarray):
+def test_labels_of_another_shape_or_type_are_rejected(folder: Path, array: np.ndarray):
     np.save(folder / "labels.npy", array)
-    refused(folder, "labels.npy", f"and holds {array.dtype} {array.shape}")
+    assert_rejected(folder, "labels.npy", "labels")
 
 
-def test_labels_that_differ_between_severities(folder: Path):
+def test_labels_that_differ_between_severities_are_rejected(folder: Path):
     np.save(folder / "labels.npy", np.arange(20) % 10)
-    refused(folder, "labels.npy", "does not repeat the same labels")
+    assert_rejected(folder, "labels.npy", "labels")

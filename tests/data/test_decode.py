@@ -26,7 +26,7 @@ def test_resize_of_the_shorter_side_and_centre_crop(tmp_path: Path):
 
 
 @pytest.mark.parametrize("shape", [(150, 200), (200, 151), (40, 61), (33, 47), (64, 90), (300, 200)])
-def test_as_torchvision_does(tmp_path: Path, shape: tuple[int, int]):
+def test_decoding_equals_torchvision(tmp_path: Path, shape: tuple[int, int]):
     transforms = pytest.importorskip("torchvision.transforms")
     path = tmp_path / "a.png"
     Image.fromarray(np.random.default_rng(0).integers(256, size=(*shape, 3), dtype=np.uint8)).save(path)
@@ -63,13 +63,13 @@ def test_a_thin_image_takes_little_memory(tmp_path: Path, shape: tuple[int, int]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_is_not_waited_for(tmp_path: Path):
+def test_a_pipe_is_an_error(tmp_path: Path):
     os.mkfifo(tmp_path / "a.png")
     with pytest.raises(ValueError, match="a pipe"):
         decode(str(tmp_path / "a.png"), 8)
 
 
-def test_the_right_size_is_left_alone(tmp_path: Path):
+def test_an_image_of_the_right_size_is_not_resized(tmp_path: Path):
     """As PIL alone decodes it, JPEG included."""
     pixels = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
     path = tmp_path / "a.jpg"
@@ -133,7 +133,7 @@ def test_palettes_with_and_without_transparency(tmp_path: Path):
 
 @pytest.mark.parametrize("extension", ["jpg", "png", "webp", "tif"])
 @pytest.mark.parametrize("orientation", range(9))
-def test_a_camera_that_was_not_upright(tmp_path: Path, extension: str, orientation: int):
+def test_the_exif_orientation_is_applied(tmp_path: Path, extension: str, orientation: int):
     """Quarters of four colours, as PIL turns the whole image; at a size that uses the JPEG draft mode."""
     colours = np.array([[[220, 30, 30], [30, 220, 30]], [[30, 30, 220], [220, 220, 220]]], np.uint8)
     image = Image.fromarray(colours.repeat(120, 0).repeat(160, 1))
@@ -175,7 +175,7 @@ def bad_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path):
+def test_unreadable_files_are_skipped_and_named(tmp_path: Path):
     bad = bad_files(tmp_path)
     samples = []
     for index, path in enumerate(bad):
@@ -194,19 +194,19 @@ def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path):
     assert [str(path) in message for path in bad] == [True] * 5 + [False] * 3
 
 
-def test_nothing_readable_is_an_error(tmp_path: Path):
+def test_a_set_without_a_readable_image_is_an_error(tmp_path: Path):
     samples = [Sample(str(tmp_path / "absent.jpg"), "x")]
-    with pytest.raises(UserError, match=r"none of the 1 images of my set can be read \(.*absent.jpg\); check the"):
+    with pytest.raises(UserError, match=r"absent\.jpg"):
         report(samples, decode_all(samples, 8, "my set").kept, "my set")
 
 
-def test_all_readable_says_nothing():
+def test_a_readable_set_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         report([Sample("a", "x")], np.arange(1), "my set")
 
 
-def test_many_chunks_keep_their_order(tmp_path: Path, works: list[Work]):
+def test_chunks_keep_their_order(tmp_path: Path, works: list[Work]):
     samples = []
     for value in range(256):
         Image.new("L", (4, 4), value).save(tmp_path / f"{value}.png")
@@ -217,7 +217,7 @@ def test_many_chunks_keep_their_order(tmp_path: Path, works: list[Work]):
     assert [(work.doing, work.done, work.total) for work in works] == [("decoding my set", 768, 768)]
 
 
-def test_one_worker_a_core(monkeypatch: pytest.MonkeyPatch):
+def test_there_is_one_worker_per_core(monkeypatch: pytest.MonkeyPatch):
     """Of those that this process may use, where the system tells; at most 32."""
     for cores, workers in ((1, 1), (5, 5), (64, 32)):
         allowed = {0: set(range(cores))}  # by process; 0 is this one

@@ -1,9 +1,10 @@
-"""The restricted unpickler: reads what numpy wrote, runs nothing."""
+"""The restricted unpickler: reads what numpy wrote, executes nothing."""
 
 import collections
 import contextlib
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ def write(path: Path, thing: object, protocol: int = 2) -> Path:
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("kind", ["u1", "<i4", ">i8", "<f4", "f8", "?"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_of_numbers(tmp_path: Path, protocol: int, kind: str, order: str):
+def test_arrays_of_numbers_are_read(tmp_path: Path, protocol: int, kind: str, order: str):
     array = np.asarray(np.arange(24).reshape(2, 3, 4) % 7, dtype=kind, order=order)
     read = pickles.read(write(tmp_path / "a", {"data": array, b"n": 3}, protocol), "so")
     assert read["n"] == 3
@@ -30,7 +31,7 @@ def test_arrays_of_numbers(tmp_path: Path, protocol: int, kind: str, order: str)
     assert np.array_equal(read["data"], array)
 
 
-def test_lists_strings_numbers_and_scalars(tmp_path: Path):
+def test_lists_strings_numbers_and_scalars_are_read(tmp_path: Path):
     thing = {b"names": [b"caf\xe9", "apple"], "labels": [1, np.int64(2), np.uint8(3)], "x": [1.5, None, True, (1, {})]}
     read = pickles.read(write(tmp_path / "a", thing), "so")
     assert [pickles.text(name) for name in read["names"]] == ["café", "apple"]
@@ -38,7 +39,7 @@ def test_lists_strings_numbers_and_scalars(tmp_path: Path):
     assert read["x"] == [1.5, None, True, (1, {})]
 
 
-def test_python_2_strings(tmp_path: Path):
+def test_python_2_strings_are_bytes(tmp_path: Path):
     path = tmp_path / "a"
     path.write_bytes(b"\x80\x02}U\x05namesq\x00]U\x05appleas.")  # str keys and values of Python 2 are bytes
     assert pickles.read(path, "so") == {"names": [b"apple"]}
@@ -74,17 +75,15 @@ def global_call(module: str, name: str, argument: bytes = b"U\x01xq\x00\x85R") -
         (global_call("_codecs", "encode", b"X\x01\x00\x00\x00xX\x05\x00\x00\x00rot13\x86R"), "encoding rot13"),
     ],
 )
-def test_pickles_that_ask_for_code_are_refused(tmp_path: Path, content: bytes, asked: str):
+def test_a_pickle_that_calls_other_functions_is_rejected(tmp_path: Path, content: bytes, asked: str):
     path = tmp_path / "train"
     path.write_bytes(content)
-    with pytest.raises(UserError, match="delete it and fetch it") as caught:
-        pickles.read(path, "delete it and fetch it")
-    assert str(caught.value).startswith(f"{path} was not read: it is a pickle that asks for '")
-    assert asked in str(caught.value)
+    with pytest.raises(UserError, match=re.escape(asked)):
+        pickles.read(path, "download it")
     assert not MARKER.exists()
 
 
-def test_refusing_leaves_the_reader_whole(tmp_path: Path):
+def test_a_rejected_pickle_does_not_change_the_reader(tmp_path: Path):
     bad = tmp_path / "bad"
     bad.write_bytes(b"\x80\x02}U\x04datac_codecs\nencode\nN}U\x05_callNs\x86bs.")  # slot state: would set _call
     with pytest.raises(UserError):
@@ -96,36 +95,33 @@ GOOD = pickle.dumps({"data": np.arange(1000, dtype=np.uint8), "labels": list(ran
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 10, 60, len(GOOD) // 2, len(GOOD) - 1])
-def test_truncated(tmp_path: Path, length: int):
+def test_a_truncated_pickle_is_an_error(tmp_path: Path, length: int):
     path = tmp_path / "train"
     path.write_bytes(GOOD[:length])
-    with pytest.raises(UserError, match=r"train is truncated or damaged \(.*\); fetch it again"):
-        pickles.read(path, "fetch it again")
+    with pytest.raises(UserError, match="truncated"):
+        pickles.read(path, "download it")
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (GOOD + b"x", "bytes follow the end"),
-        (pickle.dumps([1, 2], 2), "holds a list instead of a dict"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(100), "truncated or damaged"),
-        (b"P" + bytes(100), "truncated or damaged"),
-        (GOOD.replace(b"M\xe8\x03\x85", b"M\xe7\x03\x85"), "array of shape (999,) has another size"),
-        (b"\x80\x02}U\x04datacnumpy\nndarray\n)RU\x01xbs.", "truncated or damaged"),  # the array's state is a string
-        (b"\x80\x02}U\x04datacnumpy\ndtype\n)Rs.", "truncated or damaged"),
+        (GOOD + b"x", "bytes"),
+        (pickle.dumps([1, 2], 2), "dict"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "truncated"),
+        (b"P" + bytes(100), "truncated"),
+        (GOOD.replace(b"M\xe8\x03\x85", b"M\xe7\x03\x85"), "size"),
+        (b"\x80\x02}U\x04datacnumpy\nndarray\n)RU\x01xbs.", "truncated"),  # the array's state is a string
+        (b"\x80\x02}U\x04datacnumpy\ndtype\n)Rs.", "truncated"),
     ],
 )
-def test_damaged(tmp_path: Path, content: bytes, problem: str):
+def test_a_damaged_pickle_is_an_error(tmp_path: Path, content: bytes, problem: str):
     path = tmp_path / "train"
     path.write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        pickles.read(path, "fetch it again")
-    assert str(path) in str(caught.value)
-    assert problem in str(caught.value)
-    assert str(caught.value).endswith("; fetch it again")
+    with pytest.raises(UserError, match=re.escape(problem)):
+        pickles.read(path, "download it")
 
 
-def test_random_damage_never_escapes(tmp_path: Path):
+def test_random_damage_gives_a_dict_or_a_user_error(tmp_path: Path):
     """Whatever one flips in a file, reading ends in a dict or in a UserError."""
     draw = np.random.default_rng(0)
     path = tmp_path / "train"
@@ -138,9 +134,9 @@ def test_random_damage_never_escapes(tmp_path: Path):
             assert isinstance(pickles.read(path, "so"), dict)
 
 
-def test_far_too_large(tmp_path: Path):
+def test_a_far_too_large_file_is_rejected(tmp_path: Path):
     path = tmp_path / "train"
     with path.open("wb") as file:
         file.truncate(pickles.LARGEST + 1)  # sparse: takes no room
-    with pytest.raises(UserError, match=r"train has 1,073,741,825 bytes, .*; fetch it again"):
-        pickles.read(path, "fetch it again")
+    with pytest.raises(UserError, match="bytes"):
+        pickles.read(path, "download it")

@@ -79,7 +79,7 @@ def test_parts_are_chosen_by_number(root: Path) -> None:
     assert pool.labels.tolist() == [1, 0]
 
 
-def test_what_nobody_looks_at_is_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_samples_are_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     original = stream.decode
     monkeypatch.setattr(stream, "decode", lambda path, size: opened.append(path) or original(path, size))
@@ -159,14 +159,14 @@ def test_an_unreadable_image_is_not_scored(root: Path, workers: int, count: int)
     assert torch.cat([part.labels for part in streamed]).tolist() == resident.labels.tolist() == [0, 0, 1, 1]
 
 
-def test_an_image_that_can_be_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_can_be_read_again_returns_to_the_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A permission, or a disk that is back, changes neither size nor time of a file: the cache must not outlive it."""
-    whole, refused = load(root, False).test, [str(root / "val" / name) for name in ("cat/1.png", "dog/0.png")]
+    whole, denied = load(root, False).test, [str(root / "val" / name) for name in ("cat/1.png", "dog/0.png")]
     shutil.rmtree(root / ".mixmo-cache")
     original = decode.decode
 
     def fails(path: str, size: int) -> np.ndarray:
-        if path in refused:
+        if path in denied:
             raise PermissionError(13, "Permission denied")
         return original(path, size)
 
@@ -175,25 +175,23 @@ def test_an_image_that_can_be_read_again(root: Path, monkeypatch: pytest.MonkeyP
     for _ in range(2):
         with pytest.warns(SkippedImages, match="2 of the 6 images"):
             assert load(root, False).test.labels.tolist() == [0, 0, 1, 1]
-    del refused[1]
+    del denied[1]
     with pytest.warns(SkippedImages, match="1 of the 6 images"):
         assert load(root, False).test.labels.tolist() == [0, 0, 1, 1, 1]
-    del refused[0]
+    del denied[0]
     assert torch.equal(load(root, False).test.resident, whole.resident)
 
 
 def test_nothing_to_score_is_an_error(root: Path) -> None:
     test = load(root, True).test
     (root / "val").rename(root / "elsewhere")
-    with pytest.raises(UserError, match=r"none of the 6 images of test-12 in .* can be read .* check the files"):
+    with pytest.raises(UserError, match="none of the 6 images"):
         list(test.batches(4))
     with pytest.warns(SkippedImages, match=r"6 of the 6 images of test-12 in .* cannot be read and are skipped"):
         assert [len(batch.labels) for batch in test.batches(4, part=True)] == [0, 0]
 
 
-def test_train_images_are_left_alone_where_only_the_others_are_scored(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_false_does_not_decode_the_training_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither decoded nor cached, and they take no room from the test images."""
     monkeypatch.setattr(data, "room", lambda device: 14 * SIZE * SIZE * 3)  # of the train images alone
     name = f"folder:{root}@{SIZE}"
@@ -217,11 +215,11 @@ def test_a_class_without_a_readable_image_is_black(root: Path) -> None:
 def test_a_lost_disk_is_an_error(root: Path) -> None:
     images = files(root)
     (root / "train").rename(root / "elsewhere")
-    with pytest.raises(UserError, match=r"none of the 3 images of a batch of train-12 in .* check the disk"):
+    with pytest.raises(UserError, match="disk"):
         read(images, [[0, 8, 3]])
 
 
-def test_the_choice_is_by_size(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_sets_larger_than_the_memory_are_streamed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = 14 * SIZE * SIZE * 3, 6 * SIZE * SIZE * 3
 
     def kinds(free: int) -> tuple[bool, bool]:
@@ -243,12 +241,12 @@ def test_room_is_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert room(torch.device("cuda")) == 400
 
 
-def test_streamed_images_where_they_must_be_in_memory(root: Path) -> None:
-    with pytest.raises(UserError, match=r"train-12 in .* is streamed, and this needs all its images in memory"):
+def test_resident_images_of_a_stream_are_an_error(root: Path) -> None:
+    with pytest.raises(UserError, match="streamed"):
         _ = load(root, True).train.resident
 
 
-def test_a_pass_that_is_given_up_still_reports(root: Path) -> None:
+def test_an_interrupted_pass_still_names_unreadable_files(root: Path) -> None:
     (root / "train" / "cat" / "0.png").write_bytes(b"not an image")
     pools = files(root).read([torch.tensor([0, 1]), torch.tensor([2])])
     next(pools)
@@ -256,7 +254,7 @@ def test_a_pass_that_is_given_up_still_reports(root: Path) -> None:
         pools.close()
 
 
-def test_giving_up_leaves_no_process(root: Path) -> None:
+def test_an_interrupted_pass_leaves_no_process(root: Path) -> None:
     pools = files(root, 2).read(torch.tensor([i % 14]) for i in range(100))
     next(pools)
     assert len(multiprocessing.active_children()) >= 2

@@ -1,4 +1,4 @@
-"""torch.set_default_device: what is drawn on the CPU must meet what was given there."""
+"""The package works with any `torch.set_default_device`."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from mixmo.metrics import evaluate
 from mixmo.recipes import named
 
 
-def test_runs_with_another_default_device(tmp_path: Path) -> None:
-    """The same weights as without; read back onto the CPU."""
+def test_a_run_is_the_same_with_another_default_device(tmp_path: Path) -> None:
+    """Its weights are read back onto the CPU."""
     recipe, runtime = named("digits/cut-mixmo").replace(width=1, epochs=1, validation=200), Runtime("cpu", quiet=True)
     usual = train(recipe, tmp_path / "usual", runtime)
     with torch.device("meta"):
@@ -24,8 +24,8 @@ def test_runs_with_another_default_device(tmp_path: Path) -> None:
         assert torch.equal(ours, other)
 
 
-def test_another_default_device(tmp_path: Path) -> None:
-    """The meta device stands for a GPU: whatever is put there by default cannot come back."""
+def test_the_python_api_works_with_another_default_device(tmp_path: Path) -> None:
+    """The meta device stands for a GPU: tensors created there have no values."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
     own = mixmo.create("wrn10_1", classes=4, members=2)
     images, labels = torch.randn(60, 3, 16, 16), torch.randint(4, (60,))

@@ -1,4 +1,4 @@
-"""Gamma variables so small that float32 has no smaller ones."""
+"""Gamma variables near the smallest float32 number."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def ratio(gamma: Tensor) -> Tensor:
     ("device", "compiled"),
     [("cpu", False), pytest.param("cuda", False, marks=gpu), pytest.param("cuda", True, marks=gpu)],
 )
-def test_no_ratio_is_zero_by_zero(alpha: float, device: str, compiled: bool) -> None:
+def test_ratios_of_tiny_gamma_variables_are_finite(alpha: float, device: str, compiled: bool) -> None:
     generator = torch.Generator(device).manual_seed(0)
     gamma = draw_gamma(alpha, 2, 1_000_000, device=torch.device(device), generator=generator)
     assert gamma.min() == torch.finfo(torch.float32).tiny  # many would have been 0

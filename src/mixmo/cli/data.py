@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.data.catalog import where
+from mixmo.data.catalog import data_directory
 from mixmo.data.check import check, held
 from mixmo.data.corrupted import SEVERITIES
 from mixmo.data.corruptions.style import write_style
@@ -15,52 +15,56 @@ from mixmo.utils.errors import UserError, unknown
 
 
 def get_(arguments: list[str]) -> None:
-    """download a data set from its official place"""
+    """download a data set from its official site"""
     into = parser("data get", "Download and unpack cifar10, cifar100, tiny-imagenet, cifar10-c or cifar100-c.")
     into.add_argument("name", help="data set")
-    into.add_argument("--to", type=Path, required=True, help="data directory to put it into")
+    into.add_argument("--to", type=Path, required=True, help="data directory")
     parsed = parse(into, arguments)
     print(get(parsed.name, parsed.to))
 
 
 def check_(arguments: list[str]) -> None:
-    """verify what is on the disk: counts, classes, checksums"""
-    into = parser("data check", "Verify a data set on the disk: counts, classes, checksums. Exit status 2 if a fault.")
+    """check a data set on disk: counts, classes, checksums, unreadable images"""
+    into = parser(
+        "data check",
+        "Check a data set on disk: counts, classes, checksums; of a folder, images per class and unreadable files. "
+        "Exit status 2 if there is a fault.",
+    )
     into.add_argument(
         "name",
         nargs="?",
-        help="data set (`mixmo list datasets`), cifar10-c, cifar10-c-style or folder:PATH@SIZE; by default all that "
-        "are in the data directory",
+        help="data set (`mixmo list datasets`), cifar10-c, cifar10-c-style or folder:PATH; by default all in the data "
+        "directory",
     )
     into.add_argument("--data", type=Path | None, default=None, help="data directory; else $MIXMO_DATA, else ./data")
     parsed = parse(into, arguments)
-    root = where(parsed.data)
+    root = data_directory(parsed.data)
     names = [parsed.name] if parsed.name else held(root)
     if not names:
-        raise UserError(f"there is no data set in {root}; `mixmo data get cifar100 --to {root}` puts one there")
+        raise UserError(f"there is no data set in {root}; `mixmo data get cifar100 --to {root}` downloads one")
     faults = []
     for name in names:
         findings = check(name, root)
         faults += findings.faults
-        if not findings.faults:
+        if findings.summary:
             print(findings.summary)
     if faults:
         raise UserError("\nmixmo: ".join(faults))
 
 
 def corrupt_(arguments: list[str]) -> None:
-    """generate a CIFAR-C-style test set"""
+    """generate a test set in the style of CIFAR-C"""
     into = parser(
         "data corrupt",
         "Write the test set of cifar10 or cifar100 under 19 corruptions into DIR/NAME-c-style, in CIFAR-C's layout. "
-        "It is made by the published formulas, but it is not CIFAR-C.",
+        "By the published formulas, but it is not CIFAR-C.",
     )
     into.add_argument("name", help="cifar10 or cifar100")
-    into.add_argument("--to", type=Path, required=True, help="folder to make NAME-c-style in")
+    into.add_argument("--to", type=Path, required=True, help="folder in which NAME-c-style is made")
     into.add_argument("--data", type=Path | None, default=None, help="data directory; else $MIXMO_DATA, else ./data")
     into.add_argument("--severities", nargs="+", type=int, default=list(SEVERITIES), help="all five by default")
-    into.add_argument("--seed", type=int, default=0, help="seed of every draw")
-    into.add_argument("--device", default="auto", help="where to compute")
+    into.add_argument("--seed", type=int, default=0, help="seed of all random draws")
+    into.add_argument("--device", default="auto", help="device of the computation")
     parsed = parse(into, arguments)
     device = Runtime(device=parsed.device).resolve()
     began = time.monotonic()
@@ -74,7 +78,9 @@ VERBS: dict[str, Callable[[list[str]], None]] = {"get": get_, "check": check_, "
 def main(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         lines = [f"  {name:8} {verb.__doc__}" for name, verb in VERBS.items()]
-        print("usage: mixmo data VERB NAME ...\n\n" + "\n".join(lines) + "\n\n`mixmo data VERB --help` tells more.")
+        print(
+            "usage: mixmo data VERB NAME ...\n\n" + "\n".join(lines) + "\n\n`mixmo data VERB --help` shows its options."
+        )
         return
     if arguments[0] not in VERBS:
         raise unknown("data command", arguments[0], VERBS)

@@ -118,8 +118,6 @@ def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | No
 
 def dataset_name(model: str, about: About) -> str:
     """What the network was trained on."""
-    if is_run(model):
-        return Run.open(model).recipe.dataset
     if about.dataset is None:
         raise UserError(f"{model} does not say what it was trained on; give the run directory")
     return about.dataset

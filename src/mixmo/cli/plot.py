@@ -41,7 +41,7 @@ def add_pairs(into: Parser, arguments: list[str]) -> None:
 
 def draw_pairs(parsed: Namespace) -> Any:
     recipe = recipe_of(parsed)
-    return pairs.draw(recipe, data.load(recipe.dataset, parsed.data), parsed.draw)
+    return pairs.draw(recipe, data.load(recipe.dataset, parsed.data, val=recipe.val), parsed.draw)
 
 
 def add_data(into: Parser) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.console import Output, grid
 from mixmo.cli.parser import Parser
-from mixmo.data.catalog import where as data_folder
+from mixmo.data.catalog import data_directory
 from mixmo.engine import Runtime
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import paper
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> None:
         show_plan(plans, lacking, store, speed_of(runtime.resolve()))
         return
     failures: Failures = {}
-    where = Where(parsed.corrupted or data_folder(parsed.data) / ORIGINAL, runtime.resolve())
+    where = Where(parsed.corrupted or data_directory(parsed.data) / ORIGINAL, runtime.resolve())
     if lacking and not parsed.report:
         check_corrupted(plans, where, given=parsed.corrupted is not None)
         failures = train_all(lacking, store, runtime, parsed)
@@ -142,7 +142,7 @@ def check_corrupted(plans: list[Plan], where: Where, given: bool) -> None:
 def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Namespace) -> Failures:
     if parsed.ray is None and parsed.jobs == 1 and parsed.minutes_left is None:
         return run_here(recipes, store, runtime)
-    quiet = replace(runtime, quiet=True, data=data_folder(runtime.data).resolve())
+    quiet = replace(runtime, quiet=True, data=data_directory(runtime.data).resolve())
     if parsed.ray is None:
         return run_in_processes(recipes, store, quiet, parsed.jobs, parsed.minutes_left)
     gpus, cpus = (1.0 if given is None else given for given in (parsed.gpus_per_run, parsed.cpus_per_run))

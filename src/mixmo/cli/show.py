@@ -32,7 +32,9 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--time", type=bool, default=True, help="measure a few training steps on random images")
     parsed = parse(into, arguments)
     recipe, device = recipe_of(parsed), Runtime(device=parsed.device).resolve()
-    facts = FACTS.get(recipe.dataset) or facts_of(data.load(recipe.dataset, parsed.data, stream=True, workers=0))
+    facts = FACTS.get(recipe.dataset) or facts_of(
+        data.load(recipe.dataset, parsed.data, stream=True, workers=0, val=recipe.val)
+    )
     dataset = parsed.recipe.partition("/")[0]
     protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
     comment(f"{parsed.recipe}: {summary(parsed.recipe)}{protocol}")

@@ -1,9 +1,9 @@
-"""A decoded image set beside its files, so that the second start takes seconds.
+"""Cache a decoded image set beside its files, so that the second start takes seconds.
 
     FOLDER/.mixmo-cache/NAME-STAMP/images.npy, kept.npy
 
-The stamp is a fingerprint of the files (names, sizes, times) and of the format's version: whatever changes gets another
-folder, and the old one is removed. A folder appears by a rename, complete or not at all.
+The stamp is a hash of the files' names, sizes and times and of the format's version: after a change there is another
+folder, and the old one, NAME-*, is removed. A folder is renamed into place when it is complete.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ LEFTOVER = 3600  # seconds after which an unfinished folder belongs to a process
 
 
 def fingerprint(folder: Path, samples: Sequence[Sample]) -> str:
-    """Changes whenever a file is added, removed, renamed, resized or rewritten; not when all of `folder` is moved."""
+    """Hash the files' names, sizes and times; moving all of `folder` does not change it."""
     digest = hashlib.sha256(f"mixmo cache {VERSION}\n".encode())
     above = f"{folder}{os.sep}"
-    for path, _ in track(samples, f"looking at the files in {folder}"):
+    for path, _ in track(samples, f"listing the files in {folder}"):
         try:
             status = os.stat(path)
             digest.update(
@@ -46,13 +46,13 @@ def cached(
     stamp: str,
     shape: Sequence[int],
     build: Callable[[], Decoded],
-    mended: Callable[[np.ndarray], bool] = lambda lacking: False,
+    mended: Callable[[np.ndarray], bool] = lambda missing: False,
 ) -> Decoded:
-    """The decoded set `name` of `folder`, memory-mapped from its cache, or built and then cached.
+    """Return the decoded set `name` of `folder`, memory-mapped from its cache, or built and then cached.
 
-    `shape` is what it has if every image can be read, (D, size, size, 3). It is built again where one of the lacking
-    images is `mended`: a permission that was given, or a disk that is back, does not change the stamp.
-    Where the cache cannot be written (a read-only folder, a full disk) there is none, and one warning says so.
+    `shape` is (D, size, size, 3) of all images. The set is built again if one of the missing images is `mended`: a new
+    permission, or a disk that is back, does not change the stamp. A cache that cannot be written (a read-only folder, a
+    full disk) gives a warning.
     """
     home = folder / ".mixmo-cache"
     path = home / f"{name}-{stamp}"
@@ -68,7 +68,7 @@ def cached(
             return found
         warnings.warn(
             f"{home} cannot be written ({error.strerror or error}), so {name} will be decoded again at the next start; "
-            "make room there, or the folder writable, to keep the decoded images",
+            "free some space, or make the folder writable",
             stacklevel=2,
         )
         return built
@@ -76,7 +76,7 @@ def cached(
 
 
 def _read(path: Path, shape: Sequence[int]) -> Decoded | None:
-    """What `path` holds, or nothing if it is not there or damaged: then it is built again."""
+    """Read a cache; None if it is missing or damaged."""
     try:
         images, kept = mapped(path / "images.npy"), mapped(path / "kept.npy")
     except (OSError, ValueError):
@@ -84,21 +84,21 @@ def _read(path: Path, shape: Sequence[int]) -> Decoded | None:
     whole = images.dtype == np.uint8 and kept.dtype == np.int64 and kept.shape == images.shape[:1]
     if not whole or images.shape[1:] != tuple(shape[1:]):
         return None
-    inside = (kept >= 0).all() and (kept < shape[0]).all() and (np.diff(kept) > 0).all()  # or labels would be others'
+    inside = (kept >= 0).all() and (kept < shape[0]).all() and (np.diff(kept) > 0).all()  # they choose the labels
     return Decoded(images, kept) if inside else None
 
 
 def _write(path: Path, name: str, built: Decoded) -> None:
     home = path.parent
     home.mkdir(exist_ok=True)
-    fresh = home / f".{path.name}-{secrets.token_hex(8)}"  # in two containers, two processes can have one number
+    fresh = home / f".{path.name}-{secrets.token_hex(8)}"  # not the process id: containers share those
     try:
         fresh.mkdir()
         np.save(fresh / "images.npy", built.images)
         np.save(fresh / "kept.npy", built.kept)
         for written in fresh.iterdir():
             with written.open("rb") as file:
-                os.fsync(file.fileno())  # or a loss of power may leave zeros, which pass for black images
+                os.fsync(file.fileno())  # a power loss could leave zeros, that is, black images
         for old in home.glob(f"{name}-*"):
             shutil.rmtree(old, ignore_errors=True)
         for old in home.glob(f".{name}-*"):

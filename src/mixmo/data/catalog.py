@@ -1,4 +1,4 @@
-"""Where data sets are registered by name, and what every reader says when its files are not there."""
+"""The data sets by name, the data directory, and the command that gets missing files."""
 
 import inspect
 import os
@@ -9,43 +9,43 @@ from mixmo.data.types import Dataset
 from mixmo.utils.errors import UserError, check_path
 from mixmo.utils.registry import Registry
 
-# The data directory -> the data set on the CPU. One that takes `train` is told whether the train images will be looked
-# at; if not, it need not read them, and gives an empty split.
-Loader = Callable[..., Dataset]
+Reader = Callable[..., Dataset]
 
-DATASETS: Registry[Loader] = Registry("data set")
+DATASETS: Registry[Reader] = Registry("data set")
+"""Readers of data sets by name.
+
+`@DATASETS.add("NAME")` registers your own: a function of the data directory, a Path, that returns a `Dataset` on the
+CPU. The first line of its docstring is shown by `mixmo list datasets`. If it has a parameter `train`, this is False
+where only the test images are needed; the training split may then be empty.
+"""
 
 
 def read(name: str, root: Path, train: bool) -> Dataset:
-    """The registered data set `name`, as its reader gives it; by that name it can be read again."""
+    """Read the registered data set `name`."""
     reader = DATASETS[name]
-    told = {"train": train} if "train" in inspect.signature(reader).parameters else {}
-    return reader(root, **told)._replace(name=name)
+    options = {"train": train} if "train" in inspect.signature(reader).parameters else {}
+    return reader(root, **options)._replace(name=name)
 
 
-def where(root: str | os.PathLike[str] | None) -> Path:
-    """The data directory: the one given, else $MIXMO_DATA, else `data` in the working directory."""
+def data_directory(root: str | os.PathLike[str] | None) -> Path:
+    """Return the data directory: `root`, else $MIXMO_DATA, else `data` in the working directory."""
     return Path(os.environ.get("MIXMO_DATA") or "data") if root is None else check_path("data directory", root)
 
 
 def remedy(name: str, root: Path) -> str:
-    """What to type to get the files of data set `name` under `root`.
+    """Return the command that gets the files of data set `name` into `root`.
 
     >>> remedy("cifar10", Path("data"))
-    '`mixmo data get cifar10 --to data` fetches it'
+    '`mixmo data get cifar10 --to data` downloads it'
     >>> remedy("cifar10-c-style", Path("data"))
-    '`mixmo data corrupt cifar10 --data data --to data` makes it'
+    '`mixmo data corrupt cifar10 --data data --to data` generates it'
     """
     if name.endswith("-c-style"):
-        return f"`mixmo data corrupt {name.removesuffix('-c-style')} --data {root} --to {root}` makes it"
-    return f"`mixmo data get {name} --to {root}` fetches it"
+        return f"`mixmo data corrupt {name.removesuffix('-c-style')} --data {root} --to {root}` generates it"
+    return f"`mixmo data get {name} --to {root}` downloads it"
 
 
-def present(path: Path, name: str, root: Path) -> Path:
-    """`path`, once it is known to exist; `name` is the data set that needs it and `root` the data directory."""
+def check_exists(path: Path, name: str, root: Path) -> None:
+    """Check that data set `name` has its file or folder `path` in the data directory `root`."""
     if not path.exists():
-        raise UserError(
-            f"data set '{name}' needs {path}, which does not exist; {remedy(name, root)}, "
-            "or --data or MIXMO_DATA says where it is"
-        )
-    return path
+        raise UserError(f"data set '{name}' needs {path}, which does not exist; {remedy(name, root)}, or give --data")

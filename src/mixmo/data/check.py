@@ -1,14 +1,15 @@
-"""Verify a data set on disk: counts, classes, checksums."""
+"""Check a data set on disk: counts, classes, checksums, unreadable images."""
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from mixmo.data import DATASETS, cifar, corrupted, load, tiny_imagenet
-from mixmo.data.catalog import present, remedy
-from mixmo.data.decode import SkippedImages
-from mixmo.data.folder import PREFIX
+from mixmo.data import folder as folders
+from mixmo.data.catalog import check_exists, remedy
+from mixmo.data.decode import SkippedImages, unreadable
 from mixmo.data.stream import Files
 from mixmo.storage.checksums import md5
 from mixmo.utils.errors import UserError, unknown
@@ -24,34 +25,46 @@ CORRUPTED = {
 
 
 class Findings(NamedTuple):
-    """What `check` found."""
+    """The result of `check`."""
 
-    summary: str  # what is there, in a line; empty if it cannot be read
-    faults: list[str]  # what is wrong, a sentence each
+    summary: str  # what was found; empty if it cannot be read
+    faults: list[str]  # one sentence each
 
 
 def held(root: Path) -> list[str]:
-    """The data sets that have a folder below `root`."""
-    folders = {name: layout.folder for name, layout in CIFARS.items()}
-    folders |= {"tiny-imagenet": tiny_imagenet.FOLDER, **CORRUPTED}
-    return [name for name, folder in folders.items() if (root / folder).is_dir()]
+    """Return the data sets that have a folder in `root`."""
+    names = {name: layout.folder for name, layout in CIFARS.items()}
+    names |= {"tiny-imagenet": tiny_imagenet.FOLDER, **CORRUPTED}
+    return [name for name, folder in names.items() if (root / folder).is_dir()]
 
 
 def check(name: str, root: Path) -> Findings:
-    """What is there of data set `name` below `root`, and what is wrong with it.
+    """Check a data set on disk; every image is read.
 
-    Everything is read, images decoded too (and cached), so that training finds what this has seen.
+    Args:
+        name: One of `DATASETS` or `CORRUPTED`, or `folder:PATH@SIZE`.
+        root: Data directory.
+
+    Returns:
+        Findings: A summary (for a folder, the images per class), and the faults that were found.
+
+    Raises:
+        UserError: If the name is unknown.
     """
-    if name not in DATASETS and name not in CORRUPTED and not name.startswith(PREFIX):
+    if name.startswith(folders.PREFIX):
+        return _folder(name, root)
+    if name in CORRUPTED:
+        return _corrupted(name, root)
+    if name not in DATASETS:
         raise unknown("data set", name, [*DATASETS, *CORRUPTED])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = _corrupted(name, root) if name in CORRUPTED else _loaded(name, root)
+        found = _registered(name, root)
     skipped = [str(warning.message) for warning in caught if issubclass(warning.category, SkippedImages)]
     return Findings(found.summary, found.faults + skipped)
 
 
-def _loaded(name: str, root: Path) -> Findings:
+def _registered(name: str, root: Path) -> Findings:
     layout = CIFARS.get(name)
     faults = list(_altered(layout, root)) if layout else []
     try:
@@ -74,26 +87,58 @@ def _altered(layout: cifar.Layout, root: Path) -> Iterator[str]:
     for path, original in cifar.checksums(root, layout):
         if path.is_file() and (found := md5(path)) != original:
             yield (
-                f"{path} is not the original file (its md5 is {found} and should be {original}): written anew, "
-                f"or altered; for the original, delete {path.parent}, and {remedy(layout.name, root)}"
+                f"{path} is not the original file (its md5 is {found} and should be {original}); for the original, "
+                f"delete {path.parent}, and {remedy(layout.name, root)}"
             )
 
 
-def _corrupted(name: str, root: Path) -> Findings:
-    faults = []
-    wanted = {*corrupted.COMMON, *corrupted.EXTRA}
-    wrong = f"delete {root / CORRUPTED[name]}, and {remedy(name, root)}"
+def _folder(name: str, root: Path) -> Findings:
+    """Count the images per class and part, and find the files that cannot be decoded."""
     try:
-        folder = present(root / CORRUPTED[name], name, root)
+        path, size, val = folders.parse(name, root)
+        parts = folders.list_parts(path)
+        if val:
+            folders.read(name, root)
+    except UserError as error:
+        return Findings("", [str(error)])
+    counts = {part: Counter(sample.label for sample in samples) for part, samples in parts.items()}
+    classes = folders.class_names([sample for samples in parts.values() for sample in samples])
+    faults = [
+        f"{file} cannot be read ({reason}); replace or remove it"
+        for part, samples in parts.items()
+        for file, reason in unreadable(samples, size, f"{part}-{size} in {path}").items()
+    ]
+    if "train" in parts:
+        faults += [f"class {label} has no training image" for label in classes if not counts["train"][label]]
+    width = max(len("class"), *map(len, classes))
+    rows = [f"{label:{width}}" + "".join(f"{counts[part][label]:>9,}" for part in parts) for label in classes]
+    total = counts.get("train") or next(iter(counts.values()))
+    small, large = (choose(classes, key=lambda label: total[label]) for choose in (min, max))
+    lines = [
+        f"{path}: {', '.join(f'{len(samples):,} {part}' for part, samples in parts.items())}, {len(classes)} classes",
+        f"{'class':{width}}" + "".join(f"{part:>9}" for part in parts),
+        *rows,
+        f"smallest class: {small} ({total[small]:,}), largest class: {large} ({total[large]:,})",
+    ]
+    if len(parts) < len(folders.PARTS):
+        lines.append(folders.no_split(path, parts))
+    return Findings("\n".join(lines), faults)
+
+
+def _corrupted(name: str, root: Path) -> Findings:
+    folder, faults = root / CORRUPTED[name], []
+    expected = {*corrupted.COMMON, *corrupted.EXTRA}
+    again = f"delete {folder}, and {remedy(name, root)}"
+    try:
+        check_exists(folder, name, root)
         found = {path.stem for path in folder.glob("*.npy")} - {"labels"}
-        faults += [f"{folder / missing}.npy is missing; {wrong}" for missing in sorted(wanted - found)]
-        for foreign in sorted(found - wanted):
-            faults.append(f"{folder / foreign}.npy is not one of the {len(wanted)} corruptions; remove it")
+        faults += [f"{folder / missing}.npy is missing; {again}" for missing in sorted(expected - found)]
+        faults += [f"{folder / other}.npy is no known corruption; remove it" for other in sorted(found - expected)]
         cells = corrupted.corrupted(folder)
     except UserError as error:
         return Findings("", [*faults, str(error)])
     images = len(cells[0].labels)
     if images != corrupted.TEST_IMAGES:
-        faults.append(f"{folder} has {images} images a severity instead of {corrupted.TEST_IMAGES}; {wrong}")
+        faults.append(f"{folder} has {images} images per severity instead of {corrupted.TEST_IMAGES}; {again}")
     severities = ", ".join(str(severity) for severity in sorted({cell.severity for cell in cells}))
     return Findings(f"{name}: {len(found)} corruptions at severities {severities}, {images:,} images each", faults)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from mixmo.data import pickles
-from mixmo.data.catalog import DATASETS, present, remedy
+from mixmo.data.catalog import DATASETS, check_exists, remedy
 from mixmo.data.types import Dataset, Split
 from mixmo.storage.checksums import md5
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, first_line
 
 SIDE = 32
 # What the published runs used for BOTH data sets: the CIFAR-10 means 125.3, 123.0 and 113.9 of 255, and the customary
@@ -22,9 +22,9 @@ STD = (0.2023, 0.1994, 0.2010)
 
 
 class Layout(NamedTuple):
-    """Which files hold a CIFAR data set, with the md5 of the original ones.
+    """The files of a CIFAR data set, with the md5 of the original ones.
 
-    `contents` has the sha256 of what is in a file, however it is pickled: pixels and labels, or class names.
+    `contents` has the sha256 of what a file holds, however it is pickled: pixels and labels, or class names.
     """
 
     name: str
@@ -99,86 +99,59 @@ def cifar100(root: Path, train: bool = True) -> Dataset:
 
 
 def read(root: Path, layout: Layout, train: bool = True) -> Dataset:
-    """The data set below `root`: structure, counts, value ranges and checksums are checked.
+    """Read the data set below `root`, and check what the files hold by its checksums.
 
-    Copies whose pixels are the original ones but whose pickles were written anew are common, and as good; `check` tells
-    them apart.
+    Copies with the original pixels that were pickled anew are common, and as good.
     """
     if not train:
         layout = layout._replace(train={}, train_images=0)
-    folder = present(root / layout.folder, layout.name, root)
-    wrong = f"delete {folder}, and {remedy(layout.name, root)}"
+    folder = root / layout.folder
+    check_exists(folder, layout.name, root)
+    again = f"delete {folder}, and {remedy(layout.name, root)}"
     return Dataset(
         name=layout.name,
-        train=_split([folder / name for name in layout.train], layout.train_images, layout, wrong),
-        test=_split([folder / name for name in layout.test], layout.test_images, layout, wrong),
-        classes=_class_names(folder / next(iter(layout.meta)), layout, wrong),
+        train=_split([folder / name for name in layout.train], layout.train_images, layout, again),
+        test=_split([folder / name for name in layout.test], layout.test_images, layout, again),
+        classes=_class_names(folder / next(iter(layout.meta)), layout, again),
         mean=MEAN,
         std=STD,
     )
 
 
 def checksums(root: Path, layout: Layout) -> Iterator[tuple[Path, str]]:
-    """Every file of the layout below `root`, with the md5 of the original one."""
+    """Yield every file of the layout below `root`, with the md5 of the original one."""
     for name, original in (layout.train | layout.test | layout.meta).items():
         yield root / layout.folder / name, original
 
 
-def _split(paths: list[Path], count: int, layout: Layout, wrong: str) -> Split:
+def _split(paths: list[Path], count: int, layout: Layout, again: str) -> Split:
     images = np.empty((count, SIDE, SIDE, 3), np.uint8)
     labels = np.empty(count, np.int64)
     each = count // max(1, len(paths))
     for index, path in enumerate(paths):
-        part = slice(index * each, (index + 1) * each)
-        data, labels[part] = _batch(path, each, layout, wrong)
-        _verify(path, data.tobytes() + labels[part].astype(np.uint8).tobytes(), layout, wrong)
+        part, contents = slice(index * each, (index + 1) * each), pickles.read(path, again)
+        try:
+            data = np.asarray(contents["data"], np.uint8).reshape(each, 3, SIDE, SIDE)
+            labels[part] = np.asarray(contents[layout.label_key], np.int64)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} does not hold {each} images and labels ({first_line(error)}); {again}") from None
+        _check_contents(path, data.tobytes() + labels[part].astype(np.uint8).tobytes(), layout, again)
         for channel in range(3):  # seven times faster than one transposing copy
-            images[part, ..., channel] = data.reshape(each, 3, SIDE, SIDE)[:, channel]
-    sizes = np.bincount(labels, minlength=layout.classes)
-    if sizes.min() != sizes.max():
-        where = ", ".join(str(path) for path in paths)
-        raise UserError(f"the classes in {where} have {sizes.min()} to {sizes.max()} images, not as many each; {wrong}")
+            images[part, ..., channel] = data[:, channel]
     return Split(torch.from_numpy(images), torch.from_numpy(labels))
 
 
-def _batch(path: Path, count: int, layout: Layout, wrong: str) -> tuple[np.ndarray, list[int]]:
-    contents = _contents(path, wrong)
-    data, labels = contents.get("data"), contents.get(layout.label_key)
-    if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape == (count, 3 * SIDE * SIDE)):
-        found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise UserError(f"{path}: 'data' should be a uint8 ({count}, {3 * SIDE * SIDE}) array and is {found}; {wrong}")
-    if isinstance(labels, np.ndarray):
-        labels = labels.tolist()
-    if not (isinstance(labels, list) and len(labels) == count and all(type(label) is int for label in labels)):
-        raise UserError(f"{path}: '{layout.label_key}' should be a list of {count} integers; {wrong}")
-    if not (min(labels) >= 0 and max(labels) < layout.classes):
-        raise UserError(
-            f"{path}: '{layout.label_key}' should lie in 0..{layout.classes - 1} "
-            f"and reach from {min(labels)} to {max(labels)}; {wrong}"
-        )
-    return data, labels
-
-
-def _class_names(path: Path, layout: Layout, wrong: str) -> tuple[str, ...]:
-    names = _contents(path, wrong).get(layout.class_key)
-    if not (isinstance(names, list) and len({pickles.text(name) for name in names}) == layout.classes == len(names)):
-        raise UserError(f"{path}: '{layout.class_key}' should be a list of {layout.classes} different names; {wrong}")
-    known = tuple(pickles.text(name) for name in names)
-    _verify(path, "\n".join(known).encode(), layout, wrong)
+def _class_names(path: Path, layout: Layout, again: str) -> tuple[str, ...]:
+    names = pickles.read(path, again).get(layout.class_key)
+    known = tuple(pickles.text(name) for name in names) if isinstance(names, list) else ()
+    _check_contents(path, "\n".join(known).encode(), layout, again)
     return known
 
 
-def _verify(path: Path, content: bytes, layout: Layout, wrong: str) -> None:
-    """Refuse what is neither pixel for pixel nor byte for byte the published file."""
+def _check_contents(path: Path, content: bytes, layout: Layout, again: str) -> None:
+    """Check that a file has the published pixels and labels, or is byte for byte the published file."""
     expected = layout.contents.get(path.name)
     if expected is None or hashlib.sha256(content).hexdigest() == expected:
         return
     if md5(path) != (layout.train | layout.test | layout.meta)[path.name]:
-        what = "class names" if path.name in layout.meta else "images or labels"
-        raise UserError(f"{path} is not as published: its {what} are others, by their checksum; {wrong}")
-
-
-def _contents(path: Path, wrong: str) -> dict[str, object]:
-    if not path.is_file():
-        raise UserError(f"{path} is missing; {wrong}")
-    return pickles.read(path, wrong)
+        raise UserError(f"{path} does not hold what was published, by its checksum; {again}")

@@ -1,7 +1,7 @@
 """CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019): a test set under 19 corruptions of 5 severities.
 
-One .npy a corruption holds the whole test set at severity 1, then at severity 2, and so on; labels.npy likewise. In a
-generated set (`mixmo data corrupt`), severities.txt says which severities there are, if not all five.
+One .npy per corruption holds the whole test set at severity 1, then at severity 2, and so on; labels.npy likewise. In a
+generated set (`mixmo data corrupt`), severities.txt lists the severities, if not all five.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ COMMON = [  # the usual 15
     *("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 ]
 EXTRA = ["speckle_noise", "gaussian_blur", "spatter", "saturate"]
-REMEDY = "`mixmo data get cifar10-c --to DIR`, or cifar100-c, fetches the original files"
+REMEDY = "`mixmo data get cifar10-c --to DIR`, or cifar100-c, downloads the original files"
 
 
 class Cell(NamedTuple):
@@ -39,19 +39,29 @@ class Cell(NamedTuple):
 
     @property
     def split(self) -> Split:
-        """Memory-mapped anew at each call: with it goes what was read, and the memory used stays that of one cell."""
+        """Map the images into memory: anew at each call, so that no more than one cell stays in memory."""
         part = slice(self.place * len(self.labels), (self.place + 1) * len(self.labels))
         return Split(torch.from_numpy(_open(self.path)[part]), self.labels)
 
 
 def corrupted(folder: Path) -> list[Cell]:
-    """Every corruption in `folder`, by name, at every severity in turn.
+    """List every corruption in `folder`, by name, at every severity in turn.
 
-    All files are checked before the first is handed out: a fault in the last one does not wait for an hour.
+    Args:
+        folder: CIFAR-10-C, CIFAR-100-C, or what `mixmo data corrupt` wrote.
+
+    Returns:
+        list[Cell]: Corruption, severity, images and labels; the images are read when they are used.
+
+    Raises:
+        UserError: If a file is missing or damaged; all are checked at once, not after an hour of scoring.
     """
     severities = _severities(folder)
-    labels = _labels(folder, len(severities))
-    labels_N = torch.from_numpy(labels[: len(labels) // len(severities)].astype(np.int64))
+    labels = _open(folder / "labels.npy")
+    count, repeats = len(labels) // len(severities), len(severities)
+    if labels.dtype.kind not in "iu" or not count or not np.array_equal(labels, np.tile(labels[:count], repeats)):
+        raise UserError(f"{folder / 'labels.npy'} must hold the same labels for {repeats} severities; {REMEDY}")
+    labels_N = torch.from_numpy(labels[:count].astype(np.int64))
     return [
         Cell(path.stem, severity, path, place, labels_N)
         for path in _files(folder, len(labels))
@@ -64,46 +74,25 @@ def _severities(folder: Path) -> tuple[int, ...]:
     if not path.is_file():
         return SEVERITIES
     words = path.read_text(errors="replace").split()
-    severities = tuple(severity for word in words for severity in SEVERITIES if word == str(severity))
-    if len(severities) != len(words) or list(severities) != sorted(set(severities)) or not severities:
-        raise UserError(
-            f"{path} should list the severities in the files, such as '1 3 5', and says {' '.join(words)[:40]!r}; "
-            "correct it, or remove it if there are all five"
-        )
+    severities = tuple(severity for severity in SEVERITIES if str(severity) in words)
+    if not severities or [str(severity) for severity in severities] != words:
+        raise UserError(f"{path} must list the severities in the files, such as '1 3 5'; correct it")
     return severities
-
-
-def _labels(folder: Path, severities: int) -> np.ndarray:
-    path = folder / "labels.npy"
-    labels = _open(path)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels) or len(labels) % severities:
-        raise UserError(
-            f"{path} should hold one integer an image for {severities} severities and holds "
-            f"{labels.dtype} {labels.shape}; {REMEDY}"
-        )
-    if (labels.reshape(severities, -1) != labels[: len(labels) // severities]).any():
-        raise UserError(f"{path} does not repeat the same labels for each of {severities} severities; {REMEDY}")
-    return labels
 
 
 def _files(folder: Path, count: int) -> list[Path]:
     paths = [path for path in sorted(folder.glob("*.npy")) if path.name != "labels.npy"]
     if not paths:
-        raise UserError(f"{folder} has labels.npy and no .npy file of a corruption beside it; {REMEDY}")
+        raise UserError(f"{folder} has no .npy file of a corruption; {REMEDY}")
     for path in paths:
         images = _open(path)
         if images.dtype != np.uint8 or images.shape != (count, *SHAPE):
-            raise UserError(
-                f"{path} should hold uint8 {(count, *SHAPE)}, as labels.npy has {count} labels, "
-                f"and holds {images.dtype} {images.shape}; {REMEDY}"
-            )
+            raise UserError(f"{path} must hold uint8 {(count, *SHAPE)}, not {images.dtype} {images.shape}; {REMEDY}")
     return paths
 
 
 def _open(path: Path) -> np.ndarray:
-    if not path.is_file():
-        raise UserError(f"{path} is missing; {REMEDY}")
     try:
         return mapped(path)
     except (ValueError, OSError) as error:
-        raise UserError(f"{path} is truncated or not a .npy array ({error}); {REMEDY}") from None
+        raise UserError(f"{path} is missing, truncated or not a .npy array ({error}); {REMEDY}") from None

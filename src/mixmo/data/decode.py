@@ -1,4 +1,4 @@
-"""From image files to one uint8 array: decode one sample, or all of them in parallel, skipping what cannot be read."""
+"""Decode image files: one, or all of a set in parallel into one uint8 array, without those that cannot be read."""
 
 import os
 import stat
@@ -11,46 +11,45 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.progress import Work
 
 CHUNK = 256  # samples handed to a thread at once
 NAMED = 5  # unreadable files named in the warning
 MOST_WORKERS = 32
-LONGEST = 16  # sides: of a longer image only the middle is resized, or a thin one would fill the memory
+LONGEST = 16  # ratio of the sides: only the middle of a longer image is resized, or it would fill the memory
 
 
 class SkippedImages(UserWarning):
-    """Some images of a set cannot be read."""
+    """Warns that some images of a set cannot be read."""
 
 
 class Sample(NamedTuple):
-    """A file, and the name of its class."""
+    """An image file and its label."""
 
     path: str
     label: str
 
 
 class Decoded(NamedTuple):
-    """The samples that could be read."""
+    """The images that could be read."""
 
     images: np.ndarray  # uint8 (D, size, size, 3)
     kept: np.ndarray  # int64 (D,): their positions in the list of samples
 
 
 def decode(path: str, size: int) -> np.ndarray:
-    """The RGB image in `path`, its shorter side resized to `size` and its centre cut out: uint8 (size, size, 3).
+    """Decode an image to RGB, resize its shorter side to `size` and crop the centre: uint8 (size, size, 3).
 
-    Sides are rounded as by torchvision's Resize and CenterCrop, with which users prepare what they train on.
-    Upright, where EXIF says how the camera was held. Palettes, greys, 16-bit greys and CMYK become RGB; transparency is
-    dropped. Raises whatever PIL does on a bad file.
+    Sides are rounded as by torchvision's Resize and CenterCrop. The image is turned upright by its EXIF orientation.
+    Palettes, greys, 16-bit greys and CMYK become RGB; transparency is dropped. Raises whatever PIL does on a bad file.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for, perhaps for ever
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
         raise ValueError("it is a folder, a pipe or a device")
     with Image.open(path) as image:
         image.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a fraction of its size
         rgb = _rgb(image)
-        if "exif" in image.info:  # asking costs a fifteenth of decoding a small JPEG
+        if "exif" in image.info:  # reading it costs a fifteenth of decoding a small JPEG
             with suppress(Exception):  # metadata can be damaged in any way; the pixels are not
                 ImageOps.exif_transpose(rgb, in_place=True)
     rgb = _middle(rgb)
@@ -86,9 +85,9 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
-    """Every sample that can be read, in order, decoded by all cores; `what` names the set where progress is shown.
+    """Decode every sample that can be read, in order, on all cores; `what` is the name of the set in the progress.
 
-    Threads, not processes: PIL decodes outside the interpreter's lock, and threads start at once in any program.
+    Threads, not processes: PIL releases the interpreter's lock, and threads start at once in any program.
     """
     images = np.empty((len(samples), size, size, 3), np.uint8)
     kept = np.zeros(len(samples), dtype=bool)
@@ -99,7 +98,7 @@ def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
             try:
                 images[index] = decode(samples[index].path, size)
                 kept[index] = True
-            except Exception:  # a damaged file can raise nearly anything in PIL; it is reported by `report`
+            except Exception:  # PIL raises nearly anything on a damaged file; `report` names it
                 continue
         return stop - start
 
@@ -118,20 +117,41 @@ def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
 
 
 def report(samples: Sequence[Sample], kept: np.ndarray, what: str, part: bool = False) -> None:
-    """Warn once about the samples that could not be read and kept, naming the first few.
-
-    An error if none could, unless they are only a `part`.
-    """
+    """Warn of the samples that could not be read, all but `kept`; raise an error if none could, except of a `part`."""
     bad = np.setdiff1d(np.arange(len(samples)), kept)
     if not len(bad):
         return
-    names = ", ".join(samples[index].path for index in bad[:NAMED]) + (", ..." if len(bad) > NAMED else "")
+    names = some([samples[index].path for index in bad])
     if len(bad) == len(samples) and not part:
         raise UserError(f"none of the {len(bad)} images of {what} can be read ({names}); check the files and the paths")
     message = f"{len(bad)} of the {len(samples)} images of {what} cannot be read and are skipped: {names}"
     warnings.warn(message, SkippedImages, stacklevel=2)
 
 
+def some(paths: Sequence[str]) -> str:
+    """Join the first few paths."""
+    return ", ".join(paths[:NAMED]) + (", ..." if len(paths) > NAMED else "")
+
+
+def unreadable(samples: Sequence[Sample], size: int, what: str) -> dict[str, str]:
+    """Return the files that cannot be decoded, and why."""
+
+    def fault(sample: Sample) -> str | None:
+        try:
+            decode(sample.path, size)
+        except Exception as error:  # PIL raises nearly anything on a damaged file
+            return first_line(error)
+        return None
+
+    with ThreadPoolExecutor(default_workers()) as pool, Work(f"decoding {what}", len(samples)) as work:
+        found = {}
+        for sample, reason in zip(samples, pool.map(fault, samples), strict=True):
+            work.advance()
+            if reason is not None:
+                found[sample.path] = reason
+    return found
+
+
 def default_workers() -> int:
-    """One a core that this process may use."""
+    """Return the number of cores that this process may use, at most 32."""
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

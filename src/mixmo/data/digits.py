@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits of the UCI repository, embedded in the package: the data set that needs no download.
+"""The 1,797 handwritten digits of the UCI repository, embedded in the package: it needs no download.
 
 Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, 1998, UCI Machine Learning Repository,
 https://doi.org/10.24432/C50P49, licensed under CC BY 4.0 (`digits.LICENSE` beside this file). The file holds its test
@@ -20,8 +20,8 @@ FILE = Path(__file__).with_name("digits.npz")
 def digits(root: Path) -> Dataset:
     """UCI handwritten digits, 8x8 grey, 10 classes, 1,437 train and 360 test images; embedded, no files needed.
 
-    The split is a rule, not a draw: with the samples sorted by class and otherwise in their order, every fifth one,
-    from the first, is a test sample. The writers of the test samples also wrote train samples.
+    The split is not random: of the samples sorted by class, and otherwise in their order, every fifth one, from the
+    first, is a test sample. The writers of the test samples also wrote train samples.
     """
     del root
     with np.load(FILE, allow_pickle=False) as arrays:

@@ -1,4 +1,4 @@
-"""Fetch a data set from its official place: resumed where it was cut, verified, and unpacked with care."""
+"""Download a data set from its official site: resumed after a broken connection, verified, and unpacked safely."""
 
 import http.client
 import os
@@ -9,22 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mixmo.data.catalog import remedy
 from mixmo.data.check import check
 from mixmo.data.extract import unpack
 from mixmo.storage.checksums import md5
 from mixmo.storage.files import locked
-from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.errors import UserError, first_line, unknown
 from mixmo.utils.progress import Bytes, Work
 
-TRIES = 4  # of a connection that is cut; each goes on where the last one ended
+TRIES = 4  # connections; each resumes where the last one broke
 TIMEOUT = 30.0  # seconds without a byte, or with fewer than SLOWEST
 SLOWEST = 1 << 16  # bytes
 BLOCK = 1 << 20
 
 
 class Source(NamedTuple):
-    """An archive in the world, and what unpacking it gives; the limits are a little above the real figures."""
+    """An archive on the web and what it unpacks to; the limits are a little above the real figures."""
 
     url: str
     md5: str
@@ -76,99 +75,99 @@ SOURCES = {
 }
 
 
-class _CutError(Exception):
-    """A connection that was cut, or is too slow ever to end."""
+class _BrokenError(Exception):
+    """A connection that broke, or is too slow ever to end."""
 
 
 def get(name: str, to: Path) -> Path:
-    """The folder of data set `name` below `to`, fetched and unpacked unless it is there already and right.
+    """Download a data set and unpack it, unless it is there already.
 
-    An archive put into `to` by hand is taken instead of the network's, and kept.
+    An archive that was put into `to` by hand is used instead, and kept.
+
+    Args:
+        name: cifar10, cifar100, tiny-imagenet, cifar10-c or cifar100-c.
+        to: Data directory.
+
+    Returns:
+        Path: The folder of the data set.
+
+    Raises:
+        UserError: If the name is unknown, the site cannot be reached, the archive is damaged or the disk is full.
     """
     if name not in SOURCES:
-        raise unknown("data set to fetch", name, SOURCES)
+        raise unknown("data set to download", name, SOURCES)
     source = SOURCES[name]
     folder = to / source.folder
     if folder.exists():
         faults = check(name, to).faults
         if faults:
-            raise UserError(f"{folder} exists already and is not right: {faults[0]}")
+            raise UserError(f"{folder} exists already and is damaged: {faults[0]}")
         return folder
-    busy = f"another process is getting {name} into {to}; wait until it has ended: {folder} is there then"
+    busy = f"another process is downloading {name} into {to}; wait until it has ended"
     try:
         to.mkdir(parents=True, exist_ok=True)
         with locked(to / f".{source.archive}.lock", busy):
-            if not folder.exists():  # else the other process has ended since we looked
-                _get(name, source, to)
+            if not folder.exists():  # the other process may have ended since
+                _get(source, to)
     except OSError as error:
         raise UserError(
-            f"{error.filename or to} cannot be written ({error.strerror or error}); "
-            f"make room there or choose another folder, then {remedy(name, to)}"
+            f"{error.filename or to} cannot be written ({error.strerror or error}); check the disk"
         ) from None
     return folder
 
 
-def _get(name: str, source: Source, to: Path) -> None:
+def _get(source: Source, to: Path) -> None:
     archive = to / source.archive
     by_hand = archive.exists()
-    if not by_hand:
-        command = f"`mixmo data get {name} --to {to}` unpacks it"
-        part = archive.with_name(f"{archive.name}.part")
-        _fetch(source, part, f"put {source.archive} into {to} by hand, then {command}")
-        _verify(source, part, keep=False)
-        os.replace(part, archive)  # right, whatever happens to this process now
+    if by_hand:
+        _check_md5(source, archive)
     else:
-        _verify(source, archive, keep=True)
+        part = archive.with_name(f"{archive.name}.part")
+        _download(source, part)
+        try:
+            _check_md5(source, part)
+        except UserError:
+            part.unlink()
+            raise
+        os.replace(part, archive)
     unpack(archive, to / source.folder, source.members, source.size)
     if not by_hand:
         archive.unlink()
 
 
-def _verify(source: Source, archive: Path, keep: bool) -> None:
+def _check_md5(source: Source, archive: Path) -> None:
     with Work(f"verifying {source.archive}"):
         found = md5(archive)
-    if found == source.md5:
-        return
-    if keep:
-        raise UserError(
-            f"{archive} has the md5 {found} instead of {source.md5}: it is damaged or another file; "
-            f"delete it and fetch it again from {source.url}"
-        )
-    archive.unlink()
-    raise UserError(
-        f"what {source.url} sent has the md5 {found} instead of {source.md5} and was deleted from {archive}; try again"
-    )
+    if found != source.md5:
+        raise UserError(f"{archive} has the md5 {found} instead of {source.md5}; download it again from {source.url}")
 
 
-def _fetch(source: Source, part: Path, by_hand: str) -> None:
+def _download(source: Source, part: Path) -> None:
+    by_hand = f"or put {source.archive} into {part.parent} by hand and give the same command"
     for _ in range(TRIES):
-        if _attempt(source, part, by_hand):
-            return
-    raise UserError(
-        f"the connection to {source.url} was cut or nearly stood still {TRIES} times; {part} keeps what came, "
-        f"and the same command goes on from there; or {by_hand}"
-    )
+        try:
+            if _attempt(source, part):
+                return
+        except urllib.error.URLError as error:
+            raise UserError(f"{source.url} cannot be downloaded ({first_line(error)}); try later, {by_hand}") from None
+    raise UserError(f"the connection to {source.url} broke {TRIES} times; the same command resumes, {by_hand}")
 
 
-def _attempt(source: Source, part: Path, by_hand: str) -> bool:
-    """Go on with the download into `part`; whether it is complete."""
+def _attempt(source: Source, part: Path) -> bool:
+    """Resume the download into `part`; return whether it is complete."""
     start = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(source.url, headers={"User-Agent": "mixmo"})
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416 and start:  # nothing is left to send: the part is complete, or not of this file
-            if error.headers.get("Content-Range") == f"bytes */{start}":
-                return True
-            part.unlink()
-            return False
-        reason = " ".join(str(error.reason).split())
-        raise UserError(f"{source.url} answered {error.code} {reason}; try later, or {by_hand}") from None
     except urllib.error.URLError as error:
-        raise UserError(f"{source.url} cannot be reached ({error.reason}); is there a network? Or {by_hand}") from None
+        if not (isinstance(error, urllib.error.HTTPError) and error.code == 416 and start):
+            raise
+        complete = error.headers.get("Content-Range") == f"bytes */{start}"  # nothing is left to send
+        if not complete:
+            part.unlink()
+        return complete
     except (http.client.HTTPException, OSError):
         return False
     with response:
@@ -185,28 +184,25 @@ def _attempt(source: Source, part: Path, by_hand: str) -> bool:
                     work.advance(len(block))
                     if file.tell() > source.size:
                         part.unlink()
-                        raise UserError(
-                            f"{source.url} sent more than the {source.size:,} bytes that can be right, and what came "
-                            f"was deleted; try later, or {by_hand}"
-                        )
-        except _CutError:
+                        raise UserError(f"{source.url} sent more than {source.size:,} bytes; it is another file")
+        except _BrokenError:
             return False
     return total in (None, part.stat().st_size)
 
 
 def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """What comes, as it comes, until it ends."""
+    """Yield the bytes as they come."""
     until, came = time.monotonic() + TIMEOUT, 0
     while True:
         try:
             block = response.read1(BLOCK)
         except (http.client.HTTPException, OSError) as error:
-            raise _CutError from error
+            raise _BrokenError from error
         if not block:
             return
         yield block
         came += len(block)
         if time.monotonic() > until:
             if came < SLOWEST:
-                raise _CutError
+                raise _BrokenError
             until, came = time.monotonic() + TIMEOUT, 0

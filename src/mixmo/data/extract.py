@@ -1,4 +1,4 @@
-"""Unpack an archive that nobody should have to trust: nothing leaves its folder, no links, no bombs."""
+"""Unpack an archive that is not trusted: nothing outside its folder, no links, no decompression bombs."""
 
 import gzip
 import stat
@@ -13,22 +13,23 @@ from mixmo.storage.files import drafts
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Bytes
 
+AGAIN = "nothing was unpacked: delete it and download it again"
 DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 def unpack(archive: Path, folder: Path, members: int, size: int) -> None:
-    """Unpack the .tar, .tar.gz or .zip `archive`, whose top is named as `folder`; it appears complete or not at all.
+    """Unpack the .tar, .tar.gz or .zip `archive`, whose top folder has the name of `folder`: completely or not at all.
 
-    At most `members` members and `size` bytes are unpacked, whatever the archive says of itself.
+    At most `members` members and `size` bytes are unpacked, whatever the archive declares.
     """
     with drafts(folder) as fresh:
         inner = fresh / folder.name
         try:
             _unpack_all(archive, fresh, members, size)
         except DAMAGED as error:
-            raise UserError(f"{archive} is damaged ({error}); delete it and fetch it again") from None
+            raise UserError(f"{archive} is damaged ({error}); {AGAIN}") from None
         if not inner.is_dir():
-            raise UserError(f"{archive} does not hold the folder {folder.name}; delete it and fetch it again")
+            raise UserError(f"{archive} does not hold the folder {folder.name}; {AGAIN}")
         inner.rename(folder)
 
 
@@ -40,14 +41,11 @@ def _unpack_all(archive: Path, to: Path, members: int, size: int) -> None:
             unpacked += more
             work.advance(place - work.done)
             if count > members or unpacked > size:
-                raise UserError(
-                    f"{archive} was not unpacked: at '{name}' it exceeds the {members:,} members and {size:,} bytes "
-                    "of the real one; delete it and fetch it again"
-                )
+                raise UserError(f"{archive}: '{name}' exceeds {members:,} members and {size:,} bytes; {AGAIN}")
 
 
 def _tar(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, int]]:
-    """Each member's name, size and place in the archive, BEFORE it is unpacked: asking for the next one unpacks it."""
+    """Yield each member's name, size and place in the archive BEFORE it is unpacked, when the next one is requested."""
     with tarfile.open(fileobj=opened) as tar:
         for member in tar:
             _inside(archive, member.name, plain=member.isreg() or member.isdir())
@@ -56,7 +54,7 @@ def _tar(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, 
 
 
 def _zip(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, int]]:
-    """As `_tar`. A member cannot give more bytes than it declares: zipfile stops there."""
+    """As `_tar`. A member cannot have more bytes than it declares: zipfile stops there."""
     with zipfile.ZipFile(opened) as file:
         for member in file.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
@@ -67,9 +65,5 @@ def _zip(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, 
 
 def _inside(archive: Path, name: str, plain: bool) -> None:
     path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in name:
-        raise UserError(f"{archive} was not unpacked: '{name}' would leave the folder; delete it and fetch it again")
-    if not plain:
-        raise UserError(
-            f"{archive} was not unpacked: '{name}' is neither a file nor a folder; delete it and fetch it again"
-        )
+    if path.is_absolute() or ".." in path.parts or ":" in name or not plain:
+        raise UserError(f"{archive}: '{name}' would leave the folder, or is a link or a device; {AGAIN}")

@@ -2,14 +2,17 @@
 
 PATH/train/CLASS/....jpg    PATH/val/CLASS/....jpg  (or test/)
 PATH/train.csv              PATH/val.csv            (or test.csv), with the columns path,label
+PATH/CLASS/....jpg          without train/ and val/: `val` is the share of each class held out as the test set
 """
 
 import csv
+import hashlib
 import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -20,88 +23,154 @@ from mixmo.utils.errors import UserError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PREFIX = "folder:"
-SIZE, SMALLEST, LARGEST = 224, 8, 4096  # pixels a side: without an @, at least, and at most
-DIGITS = 18  # of a label that is a number, at most; a longer one is a name
+SIZE, SMALLEST, LARGEST = 224, 8, 4096  # pixels per side: without an @, at least, and at most
+PARTS = {"train": ("train",), "test": ("val", "test")}
 # The usual statistics of ImageNet, which pretrained networks expect; per channel, of pixels in [0, 1].
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def read(name: str, root: Path) -> Dataset:
-    """The data set `folder:PATH@SIZE`: each image's shorter side resized to SIZE, and its centre cut out.
+class Name(NamedTuple):
+    """The parts of a name `folder:PATH@SIZE` or `folder:PATH@SIZE?val=SHARE`."""
 
-    Without @SIZE it is 224. A relative PATH is below the data directory `root`. Normalised by ImageNet's statistics.
+    path: Path
+    size: int
+    val: float
+
+
+def read(name: str, root: Path, val: float = 0.0) -> Dataset:
+    """Read the data set `folder:PATH@SIZE`: each image's shorter side is resized to SIZE and its centre cropped.
+
+    Without @SIZE it is 224. A relative PATH is below the working directory, or else below the data directory `root`.
+    With `val`, that share of each class is the test set: `split_by_class`. The data set's name then ends in
+    `?val=SHARE`, by which a saved network finds its test images again. Normalised by ImageNet's statistics.
     """
-    path, size = _parse(name, root)
-    if not path.is_dir():
-        raise UserError(
-            f"data set '{name}' needs the folder {path}, which does not exist; write folder:PATH or folder:PATH@SIZE, "
-            "where a relative PATH is below --data or MIXMO_DATA"
-        )
-    train, test = samples(path, "train"), samples(path, "val", "test")
+    path, size, share = parse(name, root)
+    val, kind = val or share, ""
+    parts = list_parts(path)
+    if val:
+        if "test" in parts:
+            raise UserError(f"{path} has a test set (val/ or test/) already; leave out val = {val:g}")
+        train, test = split_by_class(parts.get("train") or parts["images"], path, val)
+        name, kind = f"{name.partition('?val=')[0]}?val={val}", f"+val{val}"  # not "-": see data/cache.py
+    elif len(parts) < len(PARTS):
+        raise UserError(no_split(path, parts))
+    else:
+        train, test = parts["train"], parts["test"]
     classes = class_names(train)
-    if len(classes) < 2:
-        raise UserError(
-            f"the train images in {path} are all of class '{classes[0]}'; there must be at least two classes"
-        )
-    unknown = {sample.label for sample in test} - set(classes)
-    if unknown:
-        raise UserError(
-            f"the test images in {path} have classes that its train images lack: {_spelt(unknown, classes)}; "
-            "add train images of them, or remove them"
-        )
+    _check_classes(path, classes, test)
     return Dataset(
         name=name,
-        train=listed_split(path, f"train-{size}", train, classes, size),
-        test=listed_split(path, f"test-{size}", test, classes, size),
+        train=listed_split(path, f"train-{size}{kind}", train, classes, size),
+        test=listed_split(path, f"test-{size}{kind}", test, classes, size),
         classes=classes,
         mean=MEAN,
         std=STD,
     )
 
 
+def parse(name: str, root: Path) -> Name:
+    """Split the name into the folder, which must exist, the size of the images and the share of the test set."""
+    match = re.fullmatch(rf"{PREFIX}(?P<path>.+?)(@(?P<size>\d{{1,9}}))?(\?val=(?P<val>0?\.\d+))?", name)
+    if match is None:
+        raise UserError(f"data set '{name}' names no folder; write folder:PATH or folder:PATH@SIZE")
+    size, path = int(match["size"] or SIZE), locate(match["path"], root)
+    if not SMALLEST <= size <= LARGEST:
+        raise UserError(f"data set '{name}': give an image size of {SMALLEST} to {LARGEST} pixels")
+    if not path.is_dir():
+        raise UserError(
+            f"data set '{name}': no such folder in {Path.cwd()} or in the data directory {root}; correct it"
+        )
+    return Name(path, size, float(match["val"] or 0))
+
+
+def locate(path: str, root: Path) -> Path:
+    """Return the absolute path, below the working directory; if there is no such folder, below the data directory."""
+    here, below = Path(path).expanduser().absolute(), (root / path).absolute()
+    return below if not here.is_dir() and below.is_dir() else here
+
+
 def same(name: str, other: str, root: Path) -> bool:
-    """Whether two names of data sets are of the same images: a folder is the same at any size, however it is written.
+    """Return whether two names of data sets mean the same images: a folder is the same at any size.
 
     >>> same("folder:pets@64", "folder:./pets", Path("data")), same("folder:pets", "folder:cars", Path("data"))
     (True, False)
     """
-    if not (name.startswith(PREFIX) and other.startswith(PREFIX)):
-        return name == other
-    return _parse(name, root)[0].resolve() == _parse(other, root)[0].resolve()
+
+    def images(name: str) -> str | Path:
+        path = re.sub(r"(@\d+)?(\?val=[\d.]+)?$", "", name.removeprefix(PREFIX))
+        return locate(path, root).resolve() if name.startswith(PREFIX) else name
+
+    return images(name) == images(other)
 
 
-def _parse(name: str, root: Path) -> tuple[Path, int]:
-    match = re.fullmatch(rf"{PREFIX}(?P<path>.+?)(@(?P<size>\d+))?", name)
-    if match is None:
-        raise UserError(f"data set '{name}' names no folder; write folder:PATH or folder:PATH@SIZE")
-    size = int((match["size"] or str(SIZE))[:DIGITS])
-    if not SMALLEST <= size <= LARGEST:
-        raise UserError(
-            f"data set '{name}' asks for images of {size} pixels a side; take at least {SMALLEST} and at most {LARGEST}"
+def list_parts(path: Path) -> dict[str, list[Sample]]:
+    """List the images of the parts "train" and "test" that exist; "images" if there are class folders only."""
+    found = {}
+    for part, names in PARTS.items():
+        for name in names:
+            if (path / name).is_dir():
+                found[part] = in_class_folders(path / name)
+            elif (path / f"{name}.csv").is_file():
+                found[part] = in_csv(path / f"{name}.csv")
+            if part in found:
+                break
+    return found or {"images": in_class_folders(path)}
+
+
+def no_split(path: Path, parts: dict[str, list[Sample]]) -> str:
+    """Return the error of a folder that has not both training and test images."""
+    if "test" in parts:
+        return (
+            f"{path} has test images and no training images; put class folders into {path}/train/, or write train.csv"
         )
-    return root / Path(match["path"]).expanduser(), size
+    lacking = "no test set" if "train" in parts else "no train/ and val/"
+    return (
+        f"{path} has {lacking}; give --val 0.2 to hold out 20 % of each class as the test set, or put class folders "
+        f"into {' and '.join(f'{path}/{part}/' for part in ('train', 'val') if part not in parts)}"
+    )
 
 
-def _spelt(unknown: Iterable[str], known: Iterable[str]) -> str:
+def split_by_class(samples: Sequence[Sample], path: Path, val: float) -> tuple[list[Sample], list[Sample]]:
+    """Hold out the share `val` of each class, rounded: the files that come first by a hash of their path below `path`.
+
+    So the split depends on the names of the files alone: not on the seed, the machine or the order on the disk. A class
+    of several images has at least one in each part; a class of one image has it in the training set.
+    """
+
+    def order(sample: Sample) -> bytes:
+        return hashlib.sha256(os.fsencode(os.path.relpath(sample.path, path))).digest()
+
+    by_class: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_class.setdefault(sample.label, []).append(sample)
+    held: set[Sample] = set()
+    for members in by_class.values():
+        count = min(max(1, round(val * len(members))), len(members) - 1)
+        held.update(sorted(members, key=order)[:count])
+    return [sample for sample in samples if sample not in held], [sample for sample in samples if sample in held]
+
+
+def _check_classes(path: Path, classes: Sequence[str], test: Sequence[Sample]) -> None:
+    if len(classes) < 2:
+        raise UserError(f"the training images in {path} are all of class '{classes[0]}'; there must be two or more")
+    unknown = {sample.label for sample in test} - set(classes)
+    if unknown:
+        raise UserError(f"classes without a training image in {path}: {_quoted(unknown, classes)}; add some")
+
+
+def _quoted(unknown: Iterable[str], known: Iterable[str]) -> str:
     """Labels in quotes; one that looks like a known label, but has other characters, by their numbers."""
     alike = {unicodedata.normalize("NFC", label) for label in known}
     labels = sorted(unknown)[:5]
     return ", ".join(ascii(label) if unicodedata.normalize("NFC", label) in alike else f"'{label}'" for label in labels)
 
 
-def samples(root: Path, *names: str) -> list[Sample]:
-    """The samples listed by the first of these that exists: ROOT/NAME/ of class folders, or ROOT/NAME.csv."""
-    for name in names:
-        if (root / name).is_dir():
-            return in_class_folders(root / name)
-        if (root / f"{name}.csv").is_file():
-            return in_csv(root / f"{name}.csv")
-    wanted = " or ".join(f"{root / name}/ or {root / name}.csv" for name in names)
-    raise UserError(f"{root} has no images: put class folders into {wanted} with the columns path,label")
-
-
 def in_class_folders(path: Path) -> list[Sample]:
-    """Every image file at any depth below each folder in `path`, the class being the folder's name; sorted."""
+    """List every image file at any depth below each folder in `path`, sorted; its class is the folder's name.
+
+    Raises:
+        UserError: If there is no class folder, or one without images.
+    """
     found = []
     for label in sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")):
         files = sorted(image_files(path / label))
@@ -114,12 +183,12 @@ def in_class_folders(path: Path) -> list[Sample]:
 
 
 def image_files(path: Path) -> Iterator[str]:
-    """The image files at any depth in a folder, sorted folder by folder; links to other folders are not followed."""
+    """List the image files at any depth in a folder, sorted folder by folder; links to folders are not followed."""
 
-    def refuse(error: OSError) -> None:
+    def fail(error: OSError) -> None:
         raise UserError(f"{error.filename} cannot be read ({error.strerror}); allow it, or leave it out") from error
 
-    for where, folders, names in os.walk(path, onerror=refuse):
+    for where, folders, names in os.walk(path, onerror=fail):
         folders.sort()
         for name in sorted(names):
             if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
@@ -127,25 +196,22 @@ def image_files(path: Path) -> Iterator[str]:
 
 
 def in_csv(path: Path) -> list[Sample]:
-    """The rows `path,label` of a CSV; a relative path starts at the CSV's folder."""
-    found = []
+    """List the rows `path,label` of a CSV; a relative path starts at the CSV's folder.
+
+    Raises:
+        UserError: If it is no CSV in UTF-8 with these two columns, or a row lacks one, or an image has two labels.
+    """
     labels: dict[str, str] = {}
+    found = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
-            names = list(rows.fieldnames or ())
-            if names.count("path") != 1 or names.count("label") != 1:
-                raise UserError(
-                    f"{path} should begin with the line 'path,label' and begins with {rows.fieldnames}; correct it"
-                )
+            if not {"path", "label"} <= set(rows.fieldnames or ()):
+                raise UserError(f"{path} must begin with the line 'path,label', not {rows.fieldnames}; correct it")
             for row in rows:
-                line, image, label = f"{path}, line {rows.line_num},", row["path"], row["label"]
-                if not image or not label:
-                    raise UserError(f"{line} lacks a path or a label; complete or remove it")
-                if "\0" in image:
-                    raise UserError(f"{line} has a zero byte in its path; correct or remove it")
-                if labels.setdefault(image, label) != label:
-                    raise UserError(f"{line} says '{label}' of {image}, and one before it '{labels[image]}'; keep one")
+                image, label = row["path"], row["label"]
+                if not image or not label or labels.setdefault(image, label) != label:
+                    raise UserError(f"{path}, line {rows.line_num}, lacks a path or a label, or contradicts another")
                 found.append(Sample(os.path.join(path.parent, image), label))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV file in UTF-8 ({error}); save it as one") from None
@@ -154,19 +220,19 @@ def in_csv(path: Path) -> list[Sample]:
     return found
 
 
-def class_names(listed: Sequence[Sample]) -> tuple[str, ...]:
-    """The labels that occur, sorted; as numbers if all of them are, so that label 10 is class 10.
+def class_names(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Return the labels that occur, sorted; as numbers if all of them are, so that label 10 is class 10.
 
     >>> class_names([Sample("a", "10"), Sample("b", "9"), Sample("c", "9")])
     ('9', '10')
     """
-    labels = {sample.label for sample in listed}
-    numbers = all(label.isdecimal() and len(label) <= DIGITS for label in labels)
+    labels = {sample.label for sample in samples}
+    numbers = all(label.isdecimal() and len(label) < 19 for label in labels)
     return tuple(sorted(labels, key=lambda label: (int(label) if numbers else 0, label)))
 
 
-def listed_split(root: Path, name: str, listed: Sequence[Sample], classes: Sequence[str], size: int) -> Split:
-    """The samples as a split; `load` decides whether they are decoded into memory (once: then cached) or streamed."""
+def listed_split(root: Path, name: str, samples: Sequence[Sample], classes: Sequence[str], size: int) -> Split:
+    """Make a split of samples that `mixmo.data.place` will decode into memory or stream."""
     index = {label: number for number, label in enumerate(classes)}
-    labels = torch.tensor([index[sample.label] for sample in listed], dtype=torch.int64)
-    return Split(Files(root, name, listed, labels, size), labels)
+    labels = torch.tensor([index[sample.label] for sample in samples], dtype=torch.int64)
+    return Split(Files(root, name, samples, labels, size), labels)

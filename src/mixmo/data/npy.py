@@ -8,7 +8,7 @@ from mixmo.utils.errors import first_line
 
 
 def mapped(path: Path) -> np.ndarray:
-    """The array, copy-on-write, because torch wants to be allowed to write; a ValueError if the file is damaged."""
+    """Map an array copy-on-write, as torch needs writable memory; raise a ValueError if the file is damaged."""
     try:
         array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
     except OSError:

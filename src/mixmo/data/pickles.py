@@ -1,8 +1,7 @@
-"""Read a pickled dict of arrays, lists, strings and numbers without letting the pickle run anything.
+"""Read a pickled dict of arrays, lists, strings and numbers without executing code from the pickle.
 
-A pickle is a program: it may name any function of any module and have it called. Here the few names that a numpy
-array needs stand for the inert functions below, every other name is refused, and numpy itself is only called with
-checked values.
+A pickle is a program: it may name any function of any module and call it. Here the few names that a numpy array needs
+stand for the inert functions below, every other name is an error, and numpy itself is only called with checked values.
 """
 
 import math
@@ -20,17 +19,17 @@ NUMERIC = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 
 
 def read(path: Path, remedy: str) -> dict[str, object]:
-    """The dict pickled in `path`, keys as strings; `remedy` ends the error when it holds anything else."""
+    """Return the dict pickled in `path`, keys as strings; `remedy` ends the error when it holds anything else."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing; {remedy}")
     size = path.stat().st_size
     if size > LARGEST:
         raise UserError(f"{path} has {size:,} bytes, far more than any file of this kind; {remedy}")
     with path.open("rb") as file:
         try:
             thing = _Restricted(file, encoding="bytes").load()
-        except _RefusedError as error:
-            raise UserError(
-                f"{path} was not read: it is a pickle that asks for '{error}', which no data file needs; {remedy}"
-            ) from None
+        except _ForbiddenError as error:
+            raise UserError(f"{path} is a pickle that calls '{error}', and was not read; {remedy}") from None
         except Exception as error:  # a damaged pickle is a damaged program and can raise nearly anything
             raise UserError(f"{path} is truncated or damaged ({first_line(error)}); {remedy}") from None
         if file.read(1):
@@ -41,7 +40,7 @@ def read(path: Path, remedy: str) -> dict[str, object]:
 
 
 def text(value: object) -> str:
-    """A string, which Python 2 pickled as bytes.
+    """Return a string, which Python 2 pickled as bytes.
 
     >>> text(b"data"), text("data")
     ('data', 'data')
@@ -49,12 +48,12 @@ def text(value: object) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-class _RefusedError(Exception):
+class _ForbiddenError(Exception):
     pass
 
 
 class _Inert:
-    """What a pickle gets for a name: something it can call, and cannot set the attributes of."""
+    """What a name in a pickle stands for: a function whose attributes the pickle cannot set."""
 
     __slots__ = ("_call",)
 
@@ -65,7 +64,7 @@ class _Inert:
         return self._call(*arguments)
 
     def __setstate__(self, state: object) -> None:
-        raise _RefusedError("changing a function")
+        raise _ForbiddenError("changing a function")
 
 
 class _DType:
@@ -81,7 +80,7 @@ class _DType:
 
     def dtype(self) -> np.dtype:
         if not NUMERIC.fullmatch(self.code):
-            raise _RefusedError(f"an array of {self.code}")
+            raise _ForbiddenError(f"an array of {self.code}")
         return np.dtype(self.code)
 
 
@@ -111,7 +110,7 @@ def _scalar(kind: _DType, data: bytes) -> object:
 
 def _encode(string: str, encoding: object = "latin1") -> bytes:
     if text(encoding) not in ("latin1", "latin-1"):
-        raise _RefusedError(f"encoding {text(encoding)}")
+        raise _ForbiddenError(f"encoding {text(encoding)}")
     return string.encode("latin1")
 
 
@@ -129,5 +128,5 @@ _NAMES = {
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if f"{module}.{name}" not in _NAMES:
-            raise _RefusedError(f"{module}.{name}")
+            raise _ForbiddenError(f"{module}.{name}")
         return _NAMES[f"{module}.{name}"]

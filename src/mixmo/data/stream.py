@@ -1,7 +1,7 @@
-"""Image files that stand in for a tensor of images: decoded into memory if they fit there, else read while training.
+"""Image files in place of a tensor of images: decoded into memory if they fit, else read while training.
 
-Worker processes decode, and nothing else: they draw no random number. What they give is what a resident set holds, so
-everything random happens later, on the device, from the same draws: resident and streamed training see equal batches.
+Worker processes only decode; they draw no random number. All augmentation happens later, on the device, from the same
+draws, so that resident and streamed training see equal batches.
 """
 
 import signal
@@ -19,28 +19,28 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from mixmo.data.cache import cached, fingerprint
-from mixmo.data.decode import NAMED, Decoded, Sample, SkippedImages, decode, decode_all, report
+from mixmo.data.decode import Decoded, Sample, SkippedImages, decode, decode_all, report, some
 from mixmo.data.types import Split
 from mixmo.utils import memory
 from mixmo.utils.errors import UserError
 
-NOTHING = -1  # the number of a sample that nobody looks at: it is not read, its image is black
+NOTHING = -1  # the number of an unused sample: it is not read, its image is black
 TRIES = 10  # files of the same class that are tried in place of one that cannot be read
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Images (D, size, size, 3) on disk. Like those of a tensor: `shape`, `len`, `[numbers]`, `to`.
+    """Images (D, size, size, 3) on disk, with `shape`, `len`, `[numbers]` and `to` like a tensor.
 
-    In training (`read`), a file that cannot be read is replaced, every time, by the next one of its class that can: its
-    label stays true and batches stay full. After ten failures in a row its image is black. A batch of which nothing can
-    be read means that the disk is gone, and is an error. In scoring (`batches`) it is left out, as from a set in
-    memory. A warning at the end of the pass counts and names them.
+    In training (`read`), a file that cannot be read is replaced, every time, by the next readable one of its class, so
+    that its label is right and batches are full. After ten failures in a row its image is black. A batch without any
+    readable file is an error: the disk is gone. In scoring (`batches`), such a file is left out. A warning at the end
+    of the pass counts and names them.
     """
 
     root: Path
-    name: str  # of the split, in messages and in the cache
+    name: str  # of the split, for messages and the cache
     samples: Sequence[Sample]
     labels: Tensor  # (D,) on the CPU
     size: int
@@ -54,28 +54,28 @@ class Files:
 
     @property
     def nbytes(self) -> int:
-        """Once decoded."""
+        """Size when decoded."""
         return self.shape.numel()
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, numbers: Tensor) -> "Files":
-        """A part of them. A file that cannot be read is replaced by one of the same part."""
+        """Select some of the files; one that cannot be read is replaced by another of the selection."""
         numbers = numbers.cpu()
         return replace(self, samples=[self.samples[i] for i in numbers.tolist()], labels=self.labels[numbers])
 
     def to(self, device: torch.device | str, workers: int | None = None) -> "Files":
-        """The same files, whose batches will go to `device`."""
+        """Return the same files, whose batches will go to `device`."""
         return replace(self, device=torch.device(device), workers=self.workers if workers is None else workers)
 
     def decoded(self) -> Split:
-        """All of them in memory, but for those that cannot be read; from the cache beside them where there is one."""
+        """Decode all files that can be read into memory, or map them from the cache."""
         what = f"{self.name} in {self.root}"
         stamp = fingerprint(self.root, self.samples)
 
-        def mended(lacking: np.ndarray) -> bool:
-            return any(not _Decoder(self.size)[[self.samples[number].path]].failed for number in lacking)
+        def mended(missing: np.ndarray) -> bool:
+            return any(not _Decoder(self.size)[[self.samples[number].path]].failed for number in missing)
 
         def build() -> Decoded:
             return decode_all(self.samples, self.size, what)
@@ -85,7 +85,7 @@ class Files:
         return Split(torch.from_numpy(found.images), self.labels[torch.from_numpy(found.kept)])
 
     def batches(self, count: int, part: bool = False) -> Generator[Split]:
-        """All of them in order, `count` at a time, on the device, but for those that cannot be read. See `Split`."""
+        """Iterate in order over all files that can be read; see `Split.batches`."""
         kept: list[Tensor] = []
 
         def pools() -> Iterator[Split]:
@@ -93,7 +93,7 @@ class Files:
                 whole = torch.ones(len(batch), dtype=torch.bool)
                 whole[failed] = False
                 kept.append(batch[whole])
-                if whole.any() or part:  # of which every batch is answered, if by nothing
+                if whole.any() or part:  # processes that score parts must have as many batches
                     yield self._pinned(images[whole] if failed else images, kept[-1])
 
         with closing(self._ahead(pools())) as ahead:
@@ -101,10 +101,10 @@ class Files:
         report(self.samples, torch.cat(kept).numpy(), f"{self.name} in {self.root}", part)
 
     def read(self, batches: Iterable[Tensor]) -> Generator[Split]:
-        """Images and labels of each batch of sample numbers, in order, on the device; the next are read meanwhile.
+        """Yield images and labels of each batch of sample numbers, in order, on the device, reading ahead.
 
-        The processes live for one pass: starting them takes less than decoding a batch, and nothing is left behind when
-        a pass is given up.
+        The worker processes live for one pass: starting them takes less than decoding a batch, and an interrupted pass
+        leaves none behind.
         """
         before = len(self.unreadable)
         try:
@@ -120,15 +120,15 @@ class Files:
             yield self._pinned(images, batch.clamp(min=0))
 
     def _pinned(self, images: Tensor, batch: Tensor) -> Split:
-        """With the labels, in page-locked memory if they go on to a GPU."""
+        """Add the labels; in page-locked memory if they go to a GPU."""
         labels = self.labels[batch]
         if self.device.type == "cuda":
             return Split(images.pin_memory(), labels.pin_memory())
         return Split(images, labels)
 
     def _decode(self, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
-        """The images of each batch, its numbers, and the positions of the images that could not be read."""
-        numbers: deque[Tensor] = deque()  # of the batches under way
+        """Yield the images of each batch, its numbers, and the positions of the images that could not be read."""
+        numbers: deque[Tensor] = deque()  # of the batches in the queue
 
         def paths() -> Iterator[list[str | None]]:
             for batch in batches:
@@ -147,7 +147,7 @@ class Files:
             yield images, numbers.popleft(), failed
 
     def _mend(self, images: Tensor, batch: Tensor, failed: list[int]) -> None:
-        """Put another image of the same class in the place of each that could not be read."""
+        """Replace each image that could not be read by another of its class."""
         wanted = int((batch != NOTHING).sum())
         replaced = 0
         for position in failed:
@@ -160,18 +160,18 @@ class Files:
                     images[position] = torch.from_numpy(decode(self.samples[other].path, self.size).copy())
                     replaced += 1
                     break
-                except Exception:  # a damaged file can raise nearly anything in PIL; it is counted in its own turn
+                except Exception:  # PIL raises nearly anything on a damaged file
                     continue
         if wanted and len(failed) - replaced == wanted:
             raise UserError(
-                f"none of the {wanted} images of a batch of {self.name} in {self.root} can be read, "
-                f"nor others of their classes ({self.samples[int(batch[failed[0]])].path}, ...); check the disk"
+                f"no image of a batch of {self.name} in {self.root} can be read, nor others of their classes "
+                f"({self.samples[int(batch[failed[0]])].path}, ...); check the disk"
             )
 
     def _ahead(self, pools: Iterator[Split]) -> Generator[Split]:
-        """Batches on the device. To a GPU they are copied one ahead, beside the computation.
+        """Yield the batches on the device; to a GPU, the next one is copied during the computation.
 
-        The host may run two steps ahead of the GPU and no further, or batches in waiting would fill its memory.
+        The host runs at most two steps ahead of the GPU, or the waiting batches would fill its memory.
         """
         if self.device.type != "cuda":
             yield from pools
@@ -185,7 +185,7 @@ class Files:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(copied)
             for tensor in (pool.resident, pool.labels):
-                tensor.record_stream(current)  # its memory is free for the next copy only after the computation
+                tensor.record_stream(current)  # its memory is reused only after the computation
             yield pool
             computed.append(current.record_event())
             if len(computed) > 1:
@@ -201,11 +201,9 @@ class Files:
             yield from give()
 
     def _report(self) -> None:
-        names = sorted(self.unreadable)
-        listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
         warnings.warn(
-            f"{len(names)} images of {self.name} in {self.root} cannot be read and were replaced by others of their "
-            f"classes (by black where ten in a row failed): {listed}",
+            f"{len(self.unreadable)} images of {self.name} in {self.root} cannot be read and were replaced by others "
+            f"of their classes (by black ones after {TRIES} failures in a row): {some(sorted(self.unreadable))}",
             SkippedImages,
             stacklevel=3,
         )
@@ -213,11 +211,11 @@ class Files:
 
 class _Read(NamedTuple):
     images: Tensor  # uint8 (n, size, size, 3)
-    failed: list[int]  # positions of those that could not be read: they are black
+    failed: list[int]  # positions of the images that could not be read: they are black
 
 
 class _Decoder(Dataset[_Read]):
-    """What a worker does: a list of files -> their images."""
+    """The job of a worker: a list of files -> their images."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -229,21 +227,21 @@ class _Decoder(Dataset[_Read]):
             if path is not None:
                 try:
                     images[position] = decode(path, self.size)
-                except Exception:  # a damaged file can raise nearly anything in PIL
+                except Exception:  # PIL raises nearly anything on a damaged file
                     failed.append(position)
         return _Read(torch.from_numpy(images), failed)
 
 
 def _start_worker(_: int) -> None:
-    # Ctrl-C reaches every process of the terminal. The main one ends its step, saves, and then ends these.
+    # Ctrl-C reaches every process of the terminal. The main one finishes its step, saves, and ends the workers.
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    warnings.simplefilter("ignore")  # PIL's remarks on odd metadata, once a worker
+    warnings.simplefilter("ignore")  # of PIL, on odd metadata
 
 
 def room(device: torch.device) -> int:
-    """Bytes of images that may stay in memory: half of what is free, on the device and on the host."""
+    """Return the bytes of images that may stay in memory: half of the free memory, of the device and of the host."""
     free = memory.free()
     if device.type == "cuda":
         free = min(free, torch.cuda.mem_get_info(device)[0])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from mixmo.data.catalog import DATASETS, present, remedy
+from mixmo.data.catalog import DATASETS, check_exists, remedy
 from mixmo.data.decode import Sample
 from mixmo.data.folder import in_class_folders, listed_split
 from mixmo.data.types import Dataset
@@ -28,58 +28,39 @@ def tiny_imagenet(root: Path, train: bool = True) -> Dataset:
 
 
 def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -> Dataset:
-    """The data set below `root`, which must have so many train and test images a class; 0 are not looked for."""
-    folder = present(root / FOLDER, "tiny-imagenet", root)
-    wrong = f"delete {folder}, and {remedy('tiny-imagenet', root)}"
-    wnids = sorted(_lines(folder / "wnids.txt", wrong))
-    train, test = _train(folder, wrong) if train_each else [], _test(folder, wrong)
-    _count(train, wnids, train_each, folder / "train", wrong)
-    _count(test, wnids, test_each, folder / "val" / "val_annotations.txt", wrong)
+    """Read the data set below `root`, which must have so many train and test images per class; with 0, none is read."""
+    folder = root / FOLDER
+    check_exists(folder, "tiny-imagenet", root)
+    again = f"delete {folder}, and {remedy('tiny-imagenet', root)}"
+    wnids = sorted(_lines(folder / "wnids.txt", again))
+    words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt", again) if "\t" in line)
+    train = in_class_folders(folder / "train") if train_each and (folder / "train").is_dir() else []
+    test = [
+        Sample(str(folder / "val" / "images" / fields[0]), fields[1])
+        for line in _lines(folder / "val" / "val_annotations.txt", again)
+        if len(fields := line.split("\t")) > 1  # file, WordNet id, bounding box
+    ]
+    _check_counts(train, wnids, train_each, folder / "train", again)
+    _check_counts(test, wnids, test_each, folder / "val" / "val_annotations.txt", again)
     return Dataset(
         name="tiny-imagenet",
         train=listed_split(folder, "train", train, wnids, SIZE),
         test=listed_split(folder, "val", test, wnids, SIZE),
-        classes=_class_names(folder / "words.txt", wnids, wrong),
+        classes=tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids),
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),
     )
 
 
-def _train(folder: Path, wrong: str) -> list[Sample]:
-    if not (folder / "train").is_dir():
-        raise UserError(f"{folder / 'train'} is missing; {wrong}")
-    return in_class_folders(folder / "train")
-
-
-def _test(folder: Path, wrong: str) -> list[Sample]:
-    annotations = folder / "val" / "val_annotations.txt"
-    listed = []
-    for number, line in enumerate(_lines(annotations, wrong), 1):
-        fields = line.split("\t")  # file, WordNet id, bounding box
-        if len(fields) < 2:
-            raise UserError(f"{annotations}, line {number}, is not a file name and a class; {wrong}")
-        listed.append(Sample(str(folder / "val" / "images" / fields[0]), fields[1]))
-    return listed
-
-
-def _count(listed: Sequence[Sample], wnids: Sequence[str], each: int, where: Path, wrong: str) -> None:
-    counts = Counter(sample.label for sample in listed)
+def _check_counts(samples: Sequence[Sample], wnids: Sequence[str], each: int, where: Path, again: str) -> None:
+    counts = Counter(sample.label for sample in samples)
     for wnid in [*wnids, *counts]:
         expected = each if wnid in wnids else 0
         if counts[wnid] != expected:
-            raise UserError(f"{where} has {counts[wnid]} images of class {wnid} instead of {expected}; {wrong}")
+            raise UserError(f"{where} has {counts[wnid]} images of class {wnid} instead of {expected}; {again}")
 
 
-def _class_names(path: Path, wnids: Sequence[str], wrong: str) -> tuple[str, ...]:
-    """The first of the words for each WordNet id."""
-    words = dict(line.split("\t", 1) for line in _lines(path, wrong) if "\t" in line)
-    missing = [wnid for wnid in wnids if wnid not in words]
-    if missing:
-        raise UserError(f"{path} has no words for class {missing[0]}; {wrong}")
-    return tuple(words[wnid].split(",")[0].strip() for wnid in wnids)
-
-
-def _lines(path: Path, wrong: str) -> list[str]:
+def _lines(path: Path, again: str) -> list[str]:
     if not path.is_file():
-        raise UserError(f"{path} is missing; {wrong}")
+        raise UserError(f"{path} is missing; {again}")
     return path.read_text(encoding="utf-8", errors="replace").splitlines()

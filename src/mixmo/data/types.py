@@ -1,4 +1,4 @@
-"""A data set: two splits, the names of its classes and how its images are normalised."""
+"""Data sets and their splits."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,25 +12,42 @@ if TYPE_CHECKING:
 
 
 class Split(NamedTuple):
-    """One part of a data set: resident on one device, or streamed to it."""
+    """One part of a data set: images and labels, resident on one device or streamed to it.
 
-    images: "Tensor | Files"  # uint8 (D, H, W, C): a gathered batch is channels_last without a copy
-    labels: Tensor  # int64 (D,)
+    Attributes:
+        images: uint8 (D, H, W, C), so that a gathered batch is channels_last without a copy; or files to be streamed.
+        labels: int64 (D,).
+    """
+
+    images: "Tensor | Files"
+    labels: Tensor
 
     @property
     def resident(self) -> Tensor:
-        """The images, where they must be in memory."""
+        """The images as a tensor.
+
+        Raises:
+            UserError: If they are streamed.
+        """
         if isinstance(self.images, Tensor):
             return self.images
         raise UserError(
-            f"{self.images.name} in {self.images.root} is streamed, and this needs all its images in memory; "
-            "give a smaller @SIZE, or train on it"
+            f"{self.images.name} in {self.images.root} is streamed, but all images are needed in memory here; "
+            "give a smaller @SIZE"
         )
 
     def batches(self, count: int, part: bool = False) -> Iterator["Split"]:
-        """In order, `count` at a time, on the device; files that cannot be read are left out.
+        """Iterate over the split in order; files that cannot be read are left out.
 
-        Files of which none can be read are refused, unless they are a `part`, beside others that may be readable.
+        Args:
+            count: Samples per batch.
+            part: Whether this is only a part of a test set, which may have no readable file at all.
+
+        Returns:
+            Iterator[Split]: Batches on the device.
+
+        Raises:
+            UserError: If no file can be read, except of a `part`.
         """
         if isinstance(self.images, Tensor):
             return map(Split, self.images.split(count), self.labels.split(count))
@@ -38,17 +55,26 @@ class Split(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A data set by name: two splits, the names of its classes and the statistics used to normalise it."""
+    """A data set: two splits, the names of its classes and its normalisation.
+
+    Attributes:
+        name: The name by which `mixmo.data.load` reads it.
+        train: Training images and labels.
+        test: Test images and labels.
+        classes: Name of each class; a label is a position in it.
+        mean: Mean per channel, of pixels in [0, 1].
+        std: Standard deviation per channel.
+    """
 
     name: str
     train: Split
     test: Split
     classes: tuple[str, ...]
-    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """(C, H, W) of its images; `Recipe.seen` is that of what a network sees of them."""
+        """(C, H, W) of its images; a recipe with `size` crops them."""
         height, width, channels = self.train.images.shape[1:]
         return channels, height, width

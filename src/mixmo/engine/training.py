@@ -49,7 +49,7 @@ def train(
                 if not runtime.quiet and world.writes:
                     print(f"{out} has ended; nothing is left to train", file=sys.stderr)
                 return run
-            dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers)
+            dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers, recipe.val)
             check_fit(recipe, dataset)
             ours, run = not out.exists(), Run(out)
             if world.writes:

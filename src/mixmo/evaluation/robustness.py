@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixmo import data
 from mixmo.data import folder as folders
-from mixmo.data.catalog import where
+from mixmo.data.catalog import data_directory
 from mixmo.data.corrupted import COMMON, corrupted
 from mixmo.evaluation.images import SplitImages, labelled_images
 from mixmo.evaluation.models import open_models
@@ -166,7 +166,7 @@ def score_ood(
     """
     models = open_models(paths, which, device)
     inside = models[0].trained_on if on is None else on
-    if folders.same(name, inside, where(root)):
+    if folders.same(name, inside, data_directory(root)):
         was = f"what {paths[0]} was trained on" if on is None else "what --on names"
         raise UserError(f"--ood {name} is {was}; give another data set")
     outside = SplitImages(data.load(name, root, train=False).test)

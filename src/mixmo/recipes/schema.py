@@ -25,6 +25,8 @@ class Recipe:
 
     dataset: str = "cifar100"
     """Data set (`mixmo list datasets`)."""
+    val: float = 0.0
+    """Share of each class held out as the test set, the same for every seed; for folders without val/ and test/."""
     validation: int = 0
     """Training images held out, at random, to choose the best epoch by; 0: by the test set, as the paper did."""
 
@@ -179,6 +181,8 @@ class Recipe:
             raise UserError(
                 f"decay_rate = {self.decay_rate}; the learning rate is multiplied by it: above 0, and finite"
             )
+        if not 0 <= self.val < 1:
+            raise UserError(f"val = {self.val}; give a share of the images from 0 up to, but not including, 1")
         if not 0 < self.lr < math.inf:
             raise UserError(f"lr = {self.lr}; the learning rate must be positive and finite")
         if any(not 0 < share <= 1 for share in self.decay):

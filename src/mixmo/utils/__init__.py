@@ -1,1 +1,1 @@
-"""What every room needs: errors, registry, progress, memory, random numbers, devices, signals."""
+"""Helpers that every room uses: errors, registry, progress, memory, random numbers, devices, signals."""

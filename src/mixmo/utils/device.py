@@ -1,4 +1,4 @@
-"""Where tensors are created."""
+"""The default device."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,9 +11,9 @@ R = TypeVar("R")
 
 
 def on_cpu(function: Callable[P, R]) -> Callable[P, R]:
-    """What the function creates without naming a device is on the CPU, where its random numbers are drawn.
+    """Decorate a function so that its default device is the CPU, whatever `torch.set_default_device` was given.
 
-    Without it, `torch.set_default_device("cuda")` would put half of what meets there on the GPU.
+    Random numbers are drawn on the CPU there, and tensors on two devices could not be combined.
 
     >>> with torch.device("meta"):
     ...     on_cpu(lambda: torch.zeros(2).device)()

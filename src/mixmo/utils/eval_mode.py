@@ -1,4 +1,4 @@
-"""Networks in training or in evaluation mode for a while, each part of them then as it was."""
+"""Switch networks to eval mode for a while."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def modes_kept(*nets: nn.Module) -> Iterator[None]:
-    """Whatever changes the modes within, afterwards they are what they were."""
+    """Restore the training or eval mode of every module afterwards."""
     before = [(module, module.training) for net in nets for module in net.modules()]
     try:
         yield
@@ -19,7 +19,7 @@ def modes_kept(*nets: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(*nets: nn.Module) -> Iterator[None]:
-    """The networks in eval mode."""
+    """Put the networks in eval mode, and restore their modes afterwards."""
     with modes_kept(*nets):
         for net in nets:
             net.eval()

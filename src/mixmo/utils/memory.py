@@ -1,6 +1,5 @@
-"""How much memory there is, and how it is told that there is too little."""
+"""Available memory, and the error when there is too little."""
 
-import math
 import os
 import re
 import sys
@@ -13,11 +12,11 @@ from torch import nn
 
 from mixmo.utils.errors import UserError
 
-GROUP = Path("/sys/fs/cgroup")  # of a container
+GROUP = Path("/sys/fs/cgroup")  # limits of a container
 
 
 def free() -> int:
-    """Bytes of the host, or what a container leaves of it, that nothing uses."""
+    """Return the free bytes of the host, or of its container."""
     unused = _physical()
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -29,7 +28,7 @@ def free() -> int:
 
 
 def total(device: torch.device) -> int:
-    """Bytes of a GPU, or of the host or its container; the meta device stores nothing, and holds whatever counts."""
+    """Return the bytes of a GPU, or of the host or its container; the meta device has no limit."""
     if device.type == "meta":
         return sys.maxsize
     if device.type == "cuda":
@@ -41,44 +40,44 @@ def total(device: torch.device) -> int:
 
 
 def _physical() -> int:
-    if not hasattr(os, "sysconf"):  # Windows does not say: nothing is too much
+    if not hasattr(os, "sysconf"):  # on Windows it is not known
         return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def weights(module: nn.Module) -> int:
-    """Bytes of its parameters."""
+    """Return the bytes of a module's parameters."""
     return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
 
 
 def check(needed: float, device: torch.device, what: str, remedy: str) -> None:
-    """Refuses what needs more bytes than the device has at all.
+    """Raise an error if more bytes are needed than the device has.
 
-    >>> check(2**70, torch.device("meta"), "many images", "take fewer")
+    >>> check(2**70, torch.device("meta"), "images", "take fewer")
     Traceback (most recent call last):
-    mixmo.errors.UserError: many images need 1,180,591,620,717 GB, and there are 9,223,372,037 GB of memory; take fewer
+    mixmo.utils.errors.UserError: images need 1,180,591,620,717 GB, and there are 9,223,372,037 GB of memory; take fewer
     """
-    there = total(device)
-    if needed > there:
-        said = amount(needed) if needed < math.inf else "more than can be counted"
-        raise UserError(f"{what} need {said}, and there are {amount(there)} of memory; {remedy}")
+    if needed > total(device):
+        raise UserError(f"{what} need {amount(needed)}, and there are {amount(total(device))} of memory; {remedy}")
 
 
 def exhausted(error: BaseException) -> bool:
-    """Whether this says that there is no memory left: Python's error, or PyTorch's of a CPU or of a GPU.
+    """Return whether an error means that the memory is exhausted: Python's, or PyTorch's of a CPU or of a GPU.
 
     >>> exhausted(RuntimeError("DefaultCPUAllocator: can't allocate memory")), exhausted(RuntimeError("shapes differ"))
     (True, False)
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    said = r"(allocate|out of|not enough) memory|_ALLOC_FAILED|Caught MemoryError"  # the last by a DataLoader's worker
-    return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
+    pattern = (
+        r"(allocate|out of|not enough) memory|_ALLOC_FAILED|Caught MemoryError"  # the last by a DataLoader's worker
+    )
+    return isinstance(error, RuntimeError) and re.search(pattern, str(error)) is not None
 
 
 @contextmanager
 def told(remedy: str) -> Iterator[None]:
-    """That there is no memory left is said in one sentence."""
+    """Replace the errors of exhausted memory by a UserError with this remedy."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -88,7 +87,7 @@ def told(remedy: str) -> Iterator[None]:
 
 
 def amount(count: float) -> str:
-    """Bytes in words.
+    """Format a number of bytes.
 
     >>> amount(2**34), amount(3e16), amount(1.5e8)
     ('17 GB', '30,000,000 GB', '0.15 GB')

@@ -1,12 +1,12 @@
-"""How far long work is, and how long it still takes, on standard error; for those who asked to be shown.
+"""Progress of long work and the time left, on standard error, inside `with shown():` only.
 
     with shown():
         for item in track(items, "scoring"):
             ...
 
-The command line asks; functions called from elsewhere are silent. A terminal gets a bar for each piece of work under
-way, after a second, and keeps nothing of them; elsewhere a line comes after ten seconds, and then one a minute, also
-while a single step takes longer than that.
+The command line shows progress; functions called from elsewhere are silent. On a terminal there is one bar per piece of
+work, after a second; it disappears at the end. Elsewhere there is one line after ten seconds and then one per minute,
+also while a single step takes longer than that.
 """
 
 import os
@@ -14,30 +14,25 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
 T = TypeVar("T")
-SHORT = 1.0  # seconds of work that is not worth a word
-FIRST, EVERY = 10.0, 60.0  # seconds until the first line, of one piece of work or of several, and between two
-TICK = 0.25  # seconds between two looks at the works
+SHORT = 1.0  # seconds of work that is not shown
+FIRST, EVERY = 10.0, 60.0  # seconds until the first line, and between two
+TICK = 0.25  # seconds between two updates
+BAR = 30  # columns of a bar, at most
 
-_board: ContextVar["Board | None"] = ContextVar("board", default=None)  # where work is shown, if anywhere
+_board: ContextVar["Board | None"] = ContextVar("board", default=None)
 _lock = threading.RLock()  # of all boards
-if hasattr(os, "register_at_fork"):  # a process must not begin with a stream that a thread was just writing to
+if hasattr(os, "register_at_fork"):  # a new process must not inherit a lock that another thread holds
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Work:
-    """A piece of work: of `total` parts, if that is known, so many are `done`. Shown while its `with` lasts."""
+    """A piece of work, shown inside its `with`: `done` of `total` parts, if the total is known."""
 
     def __init__(self, doing: str, total: float | None = None, done: float = 0) -> None:
         self.doing, self.total, self.done, self.before = doing, total, done, done
@@ -59,34 +54,36 @@ class Work:
             self.board.end(self)
 
     def advance(self, parts: float = 1) -> None:
-        self.counts += 1  # first: another thread reads it where there is something done
+        """Count so many parts as done."""
+        self.counts += 1  # first: another thread reads it as soon as `done` is positive
         self.counted = time.monotonic()
         self.done += parts
 
     def what(self) -> str:
+        """Return the text before the bar."""
         return self.doing
 
     def amount(self) -> str:
-        """How much is done."""
+        """Return how much is done."""
         if self.total is None:
             return f"{clock(time.monotonic() - self.began)} so far"
         return f"{self.done:,.0f} of {self.total:,.0f}"
 
     def left(self) -> str:
-        """The time left by the pace so far; nothing before the first part."""
+        """Return the time left at the speed so far; empty before the first part."""
         if self.total is None or self.done <= self.before:
             return ""
         spent, since = self.counted - self.began, time.monotonic() - self.counted
-        usual = spent / self.counts  # between two counts; what takes longer this time may do so again
+        usual = spent / self.counts  # between two counts; a part that takes longer changes the estimate
         each = (spent + max(0.0, since - usual)) / (self.done - self.before)
         return f"{clock(max(0.0, each * (self.total - self.done) - min(since, usual)))} left"
 
     def tail(self) -> str:
-        """What stands behind its bar."""
+        """Return the text after the bar."""
         return f"{self.amount()}  {self.left()}".rstrip()
 
     def line(self) -> str:
-        """What is said of it where there is no bar."""
+        """Return the line that is written where there is no terminal."""
         return f"{self.what()}: " + ", ".join(filter(None, (self.amount(), self.left())))
 
 
@@ -99,7 +96,7 @@ class Bytes(Work):
 
 
 def track(items: Collection[T], doing: str) -> Iterator[T]:
-    """The items one after the other, as a piece of work; an item is done when the next is asked for.
+    """Iterate over the items as a piece of work.
 
     >>> list(track("ab", "spelling"))
     ['a', 'b']
@@ -112,7 +109,7 @@ def track(items: Collection[T], doing: str) -> Iterator[T]:
 
 @contextmanager
 def shown(show: bool = True) -> Iterator[None]:
-    """Show the long work that is done within, or do not."""
+    """Show the progress of long work inside, or hide it."""
     outer = _board.get()
     board = (outer or Board()) if show else None
     token = _board.set(board)
@@ -124,29 +121,15 @@ def shown(show: bool = True) -> Iterator[None]:
             board.close()
 
 
-class Lasting(Console):
-    """Standard error, as long as somebody listens. A training does not end because its terminal has."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-
-    def _check_buffer(self) -> None:
-        try:
-            super()._check_buffer()
-        except OSError:
-            self.quiet = True
-
-
 class Board:
-    """The works under way, the outermost first. A thread looks at them, so that they need not stop to be seen."""
+    """The works in progress, the outermost first; a thread writes them to standard error."""
 
     def __init__(self) -> None:
-        # The stream as it is now: libraries are kept quiet by giving them another.
-        self.console = Lasting(file=sys.stderr, stderr=True)
-        self.live = self.console.is_terminal and not self.console.is_dumb_terminal
+        self.stream = sys.stderr  # as it is now: libraries are silenced by replacing it
+        self.live = self.stream.isatty() and os.environ.get("TERM", "") != "dumb"
         self.works: list[Work] = []
         self.next = time.monotonic() + FIRST  # when a line is due
-        self.bars: Live | None = None
+        self.drawn = 0  # lines of bars on the terminal
         self.lock = _lock
         self.ended = threading.Event()
         self.above: list[Above] = []
@@ -169,7 +152,7 @@ class Board:
                 self.close()
 
     def close(self) -> None:
-        """Nothing is left on the terminal, of works neither that nobody ended."""
+        """Erase the bars, also of works that were never ended."""
         self.ended.set()
         with self.lock:
             self.works.clear()
@@ -184,56 +167,46 @@ class Board:
                     self.tick()
 
     def tick(self) -> None:
-        """Whatever is due now."""
-        told = self.told()
-        if told and not self.live and time.monotonic() >= self.next:
-            self.say("; ".join(work.line() for work in told))
-        if told and self.live and not any(above.midline for above in self.above):
-            if self.bars is None:
-                self.bars = Live(
-                    get_renderable=self.drawn,
-                    console=self.console,
-                    auto_refresh=False,
-                    transient=True,
-                    redirect_stdout=False,  # where results go, perhaps into a file
-                    redirect_stderr=False,
-                )
-                self.bars.start()
-            self.bars.refresh()
+        """Update the bars, or write a line if one is due."""
+        # Of a work with a single part, only that part is shown, if it is a work too.
+        long = [work for work in self.works if time.monotonic() >= work.began + SHORT]
+        long = [work for work in long if work.total != 1 or work is long[-1]]
+        if not long:
+            return
+        if not self.live and time.monotonic() >= self.next:
+            self.say("; ".join(work.line() for work in long))
+        if self.live and not any(above.midline for above in self.above):
+            lines = bars(long, columns(self.stream))
+            self.write(self.erasure() + "".join(f"{line}\n" for line in lines))
+            self.drawn = len(lines)
 
     def say(self, text: str) -> None:
-        """A line at once."""
+        """Write a line at once."""
         with self.lock:
-            self.console.print(Text(text), soft_wrap=True)
-            self.next = time.monotonic() + EVERY
-
-    def told(self) -> list[Work]:
-        """The works that are not short; of one that has a single part, that part, if it is a work too."""
-        long = [work for work in self.works if time.monotonic() >= work.began + SHORT]
-        return [work for work in long if work.total != 1 or work is long[-1]]
-
-    def drawn(self) -> Table:
-        grid = Table.grid(padding=(0, 1))
-        for column in ("what", "bar", "tail"):
-            grid.add_column(column, no_wrap=True)
-        for work in self.told():
-            bar = ProgressBar(total=work.total, completed=work.done, width=30)  # it pulses where there is no total
-            grid.add_row(Text(work.what()), bar, Text(work.tail()))
-        return grid
+            self.write(f"{self.erasure()}{text}\n")
+            self.drawn, self.next = 0, time.monotonic() + EVERY
 
     def erase(self) -> None:
-        """Take the bars away, until the next tick."""
-        bars, self.bars = self.bars, None
-        if bars is not None:
-            bars.stop()
+        """Erase the bars until the next update."""
+        if self.drawn:
+            self.write(self.erasure())
+            self.drawn = 0
+
+    def erasure(self) -> str:
+        return "\x1b[1A\x1b[2K" * self.drawn
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):  # training goes on when its terminal is closed
+            self.stream.write(text)
+            self.stream.flush()
 
 
 class Above:
-    """A stream of the terminal while bars are on it: what is written there comes above them, as it is."""
+    """A stream of the terminal while there are bars: what is written to it appears above them, unchanged."""
 
     def __init__(self, board: Board, name: str) -> None:
         self.board, self.name, self.stream = board, name, getattr(sys, name)
-        self.midline = False  # a bar would be drawn behind words that wait for their end
+        self.midline = False  # no bar is drawn behind an unfinished line
         setattr(sys, name, self)
 
     def write(self, text: str) -> int:
@@ -250,8 +223,39 @@ class Above:
         return getattr(self.stream, name)
 
 
-def clock(seconds: float) -> str:
+def bars(works: Collection[Work], width: int) -> list[str]:
+    """Draw works as lines of at most `width` columns: text, bar, amount; in two lines, without a bar, if too long.
+
+    >>> bars([Work("scoring", 40, 10)], 40)
+    ['scoring ━━━━━━                 10 of 40']
+    >>> bars([Work("scoring", 40, 10)], 16)
+    ['scoring', '10 of 40']
     """
+    what, tail = (max(map(len, texts)) for texts in zip(*((w.what(), w.tail()) for w in works), strict=True))
+    room = min(BAR, width - what - tail - 3)
+    lines = []
+    for work in works:
+        if what + tail + 2 > width:
+            lines += [work.what(), work.tail()]
+        else:
+            share = 0.0 if not work.total else min(1.0, work.done / work.total)
+            bar = f"{'━' * round(share * room):{room}} " if room > 0 else ""
+            lines.append(f"{work.what():{what}} {bar}{work.tail()}")
+    return [line[: width - 1] for line in lines]  # a line of the whole width could wrap
+
+
+def columns(stream: Any) -> int:
+    """Return the width of a terminal."""
+    with suppress(KeyError, ValueError):
+        return int(os.environ["COLUMNS"])
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns
+    return 80
+
+
+def clock(seconds: float) -> str:
+    """Format a duration.
+
     >>> clock(59.6), clock(3700)
     ('1:00', '1:01:40')
     """

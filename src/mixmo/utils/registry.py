@@ -1,4 +1,4 @@
-"""Things found by name: a mask, a data set, a backbone is one function, registered where it is written."""
+"""Components by name: a mask, a data set or a network family is one function, registered where it is written."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Generic, TypeVar
@@ -9,21 +9,29 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Name -> thing, with an error that names the nearest one.
+    """A dictionary of components; an unknown name is an error that suggests the nearest one.
 
     >>> shapes: Registry[int] = Registry("shape")
     >>> shapes.add("square")(4)
     4
     >>> shapes["square"], list(shapes)
     (4, ['square'])
+
+    Args:
+        kind: What the components are, for error messages.
+        taken: Names that have another meaning and cannot be registered.
     """
 
     def __init__(self, kind: str, taken: Collection[str] = ()) -> None:
-        self.kind, self.taken = kind, taken  # names that mean something else where the things are told apart
+        self.kind, self.taken = kind, taken
         self._things: dict[str, T] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
-        """Decorator: register the thing below under `name`."""
+        """Return a decorator that registers a component as `name`.
+
+        Raises:
+            UserError: If the name is taken.
+        """
 
         def put(thing: T) -> T:
             if name in self._things or name in self.taken:

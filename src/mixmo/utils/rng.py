@@ -1,7 +1,6 @@
-"""One random stream, addressed rather than advanced.
+"""Random numbers by address: the draws of a step depend on the seed and the number of the step only.
 
-The draws of a step depend on the seed and the number of the step alone. So a resumed run needs no generator state, and
-the result does not depend on how many draws came before.
+So a resumed run needs no generator state, and the result does not depend on how many draws came before.
 """
 
 import numpy as np
@@ -10,14 +9,14 @@ from torch import Generator, Tensor
 
 
 def seed_of(*numbers: int) -> int:
-    """One seed of several numbers, so that neighbours among them draw nothing alike."""
+    """Hash several numbers to one seed."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
 
 def draw_gamma(alpha: float, *shape: int, device: torch.device, generator: Generator | None = None) -> Tensor:
-    """Standard gamma variables of shape alpha: normalised, they are Dirichlet(alpha).
+    """Draw standard gamma variables of shape parameter alpha; normalised, they are Dirichlet(alpha).
 
-    None is 0, however small alpha is: torch gives at least the smallest normal number.
+    None is 0, however small alpha is: torch returns at least the smallest normal number.
     """
     # float32 whatever torch's default: Lightning's "bf16-true" makes that bfloat16, too coarse for ratios.
     shapes = torch.full(shape, alpha, device=device, dtype=torch.float32)
@@ -41,5 +40,5 @@ class Stream:
         self._generator = torch.Generator(device)
 
     def at(self, purpose: str, index: int = 0) -> torch.Generator:
-        """The stream's one generator, set to the start of this address. It is valid until the next call."""
+        """Return the generator, seeded for this purpose and index; it is valid until the next call."""
         return self._generator.manual_seed(seed_of(self.seed, self.PURPOSES.index(purpose), index))

@@ -1,58 +1,58 @@
-"""What Ctrl-C, SIGTERM and SIGHUP do to the command `mixmo`, also while it still imports."""
+"""Ctrl-C, SIGTERM and SIGHUP: while the command imports, while it works, while it trains."""
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
+HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """End the process at Ctrl-C with one line and status 130. For imports: nothing is open that could be lost."""
-    alone = threading.current_thread() is threading.main_thread()  # only it may handle signals
-    ours = alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ours:
-        signal.signal(signal.SIGINT, _end)
+    """End the command at once on Ctrl-C, with one line and status 130; for its imports, which take seconds."""
+    with _handled(signal.SIGINT, _end, only_if=signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Treat SIGTERM, as `timeout` and clusters send it, like Ctrl-C."""
+    with _handled(signal.SIGTERM, signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handled(number: int, handler: Callable[[int, FrameType | None], Any], only_if: Any = None) -> Iterator[None]:
+    """Replace a signal's handler, unless it is ignored or not `only_if`; only the main thread may do so."""
+    before, main = signal.getsignal(number), threading.current_thread() is threading.main_thread()
+    if not main or before == signal.SIG_IGN or only_if not in (None, before):
+        yield
+        return
+    signal.signal(number, handler)
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(number, before)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    # Not an exception: some extension modules swallow those that come while they are imported.
+    # Not an exception: some extension modules swallow it while they are imported.
     if os.environ.get("RANK", "0") == "0":
         with suppress(OSError):  # a closed stream
             os.write(2, b"mixmo: interrupted\n")
     os._exit(130)
 
 
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, as `timeout` and clusters send it, is taken like Ctrl-C: it tidies up, and shows what was found."""
-    alone = threading.current_thread() is threading.main_thread()
-    if not alone or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
+class Stopped(Exception):  # noqa: N818 - not an error
     """Training was stopped by a signal, after saving."""
 
 
 class Flag:
-    """Becomes true once."""
+    """Whether a signal came."""
 
     def __init__(self) -> None:
         self.value = False
@@ -63,9 +63,9 @@ class Flag:
 
 @contextmanager
 def stop_signals() -> Iterator[Flag]:
-    """Ctrl-C, SIGTERM and a terminal that is closed end the step under way, not the process. A second Ctrl-C does.
+    """Catch Ctrl-C, SIGTERM and SIGHUP and set a flag; a second Ctrl-C ends the process.
 
-    Under `nohup` the terminal may close. SIGINT always counts: shells let background jobs ignore it unasked.
+    Under `nohup`, SIGHUP stays ignored. SIGINT is always caught, as shells ignore it for background jobs.
     """
     flag = Flag()
     before: dict[int, Any] = {}
@@ -78,7 +78,7 @@ def stop_signals() -> Iterator[Flag]:
         for number in (signal.SIGINT, signal.SIGTERM, HANGUP):
             if number is not None and (number != HANGUP or signal.getsignal(number) != signal.SIG_IGN):
                 before[number] = signal.signal(number, stop)
-    except ValueError:  # not in the main thread: its owner handles signals
+    except ValueError:  # not in the main thread, which handles signals
         pass
     try:
         yield flag

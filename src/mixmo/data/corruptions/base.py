@@ -1,4 +1,4 @@
-"""Where corruptions are registered by name, and the random numbers they draw."""
+"""The registry of corruptions, and the random numbers they draw."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from mixmo.utils.registry import Registry
 
 
 class Draw:
-    """Random numbers made on the generator's device and put where the images are.
+    """Random numbers drawn on the generator's device and moved to the device of the images.
 
     So a generator on the CPU gives the same corruption on every device, up to rounding.
     """
@@ -18,21 +18,21 @@ class Draw:
         self.generator, self.device = generator, device
 
     def normal(self, shape: Sequence[int]) -> Tensor:
-        """Of mean 0 and standard deviation 1."""
+        """Draw normal variables of mean 0 and standard deviation 1."""
         return torch.randn(shape, generator=self.generator, device=self.generator.device).to(self.device)
 
     def uniform(self, low: float, high: float, shape: Sequence[int]) -> Tensor:
-        """Between `low` and `high`."""
+        """Draw uniform variables between `low` and `high`."""
         u = torch.rand(shape, generator=self.generator, device=self.generator.device)
         return (low + (high - low) * u).to(self.device)
 
     def integers(self, low: int, high: int, shape: Sequence[int]) -> Tensor:
-        """From `low` to `high` - 1."""
+        """Draw integers from `low` to `high` - 1."""
         drawn = torch.randint(low, high, shape, generator=self.generator, device=self.generator.device)
         return drawn.to(self.device)
 
     def poisson(self, rate: Tensor) -> Tensor:
-        """Counts, of these means."""
+        """Draw Poisson counts of these means."""
         return torch.poisson(rate.to(self.generator.device), generator=self.generator).to(self.device)
 
 

@@ -1,7 +1,6 @@
-"""A CIFAR test set under all corruptions, in the .npy layout of CIFAR-C and under a name of its own."""
+"""Write a CIFAR test set under all corruptions, in the .npy layout of CIFAR-C but under another name."""
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from mixmo._version import __version__
 from mixmo.data.corrupted import COMMON, EXTRA, LEVELS
 from mixmo.data.corruptions import SEVERITIES, corrupt
 from mixmo.storage.files import drafts
-from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.errors import UserError, check_whole, unknown
 from mixmo.utils.progress import track
 from mixmo.utils.rng import seed_of
 
@@ -41,24 +40,29 @@ def write_style(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Path:
-    """Corrupt the test set of `name` (read below `root`) into the new folder `to`/NAME-c-style, all or nothing.
+    """Write the test set of `name` under all corruptions into the new folder `to`/NAME-c-style.
 
     Every image's draws come from the seed, the corruption, the severity and its place, on the CPU: the files differ
-    between devices by rounding alone, and a severity is the same whichever others are written.
+    between devices by rounding only, and a severity is the same whichever others are written.
+
+    Args:
+        name: cifar10 or cifar100.
+        to: Folder in which NAME-c-style is made.
+        root: Data directory; by default $MIXMO_DATA, or else `data`.
+        severities: Some of 1 to 5.
+        seed: Seed of all random draws.
+        device: Where the corruptions are computed.
+
+    Returns:
+        Path: The folder that was written; `mixmo.data.corrupted.corrupted` reads it.
+
+    Raises:
+        UserError: If the name or a severity is unknown, the folder exists, or the disk is full (it takes up to 2.9 GB).
     """
-    if name not in STYLES:
-        raise unknown("data set to corrupt", name, STYLES)
-    folder = to / STYLES[name]
-    if folder.exists():
-        raise UserError(f"{folder} exists already and is never overwritten; remove it, or give another folder")
-    chosen = sorted(set(severities))
-    if not chosen or not set(chosen) <= set(SEVERITIES):
-        raise UserError(f"severities = {list(severities)}; take some of 1, 2, 3, 4, 5")
-    if seed < 0:
-        raise UserError(f"seed = {seed}; it cannot be negative")
+    folder, chosen = to / STYLES.get(name, ""), sorted(set(severities))
+    _check(name, folder, chosen, seed)
     test = data.load(name, root, train=False).test
     with drafts(folder) as temporary:
-        _room(to, folder, (len(COMMON) + len(EXTRA)) * len(chosen) * test.resident.numel())
         fresh = temporary / folder.name
         fresh.mkdir()
         _write(fresh, test.resident.to(device), chosen, seed)
@@ -67,6 +71,16 @@ def write_style(
         (fresh / "README.txt").write_text(_readme(name, len(test.images), chosen, seed, torch.device(device)))
         os.rename(fresh, folder)
     return folder
+
+
+def _check(name: str, folder: Path, severities: Sequence[int], seed: int) -> None:
+    check_whole("seed", seed, 0)
+    if name not in STYLES:
+        raise unknown("data set to corrupt", name, STYLES)
+    if folder.exists():
+        raise UserError(f"{folder} exists already and is not overwritten; remove it, or give another folder")
+    if not severities or not set(severities) <= set(SEVERITIES):
+        raise UserError(f"severities = {severities}; give some of 1, 2, 3, 4, 5")
 
 
 def _write(fresh: Path, images: torch.Tensor, severities: Sequence[int], seed: int) -> None:
@@ -85,15 +99,6 @@ def _write(fresh: Path, images: torch.Tensor, severities: Sequence[int], seed: i
 def _generator(seed: int, name: str, severity: int, start: int) -> torch.Generator:
     place = (*COMMON, *EXTRA).index(name)
     return torch.Generator().manual_seed(seed_of(seed, place, severity, start))
-
-
-def _room(to: Path, folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(to).free
-    if free < needed:
-        raise UserError(
-            f"{folder} takes {needed / 1e9:.1f} GB and {to} has {free / 1e9:.1f} GB left; make room, "
-            "give another folder, or fewer severities"
-        )
 
 
 def _readme(name: str, images: int, severities: Sequence[int], seed: int, device: torch.device) -> str:
