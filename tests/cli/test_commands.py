@@ -226,7 +226,7 @@ def test_bad_input(run: Path, tmp_path: Path, said: Callable[..., str]) -> None:
         ([*train, "--widht", "3", *out], "did you mean '--width'"),
         ([*train, "--width", "wide", *out], "width: expected int, got wide"),
         ([*train, "--p", "2", *out], "p = 2.0 is no probability"),
-        ([*train, "--repetition", "3", *out], "does not divide batch_size"),
+        ([*train, "--repetition", "3", *out], "batch_size"),
         ([*train, "--config", str(tmp_path / "typo.yaml"), *out], "did you mean 'width'"),
         ([*train, "--config", str(tmp_path / "wrong.yaml"), *out], "wrong.yaml: expected int, got wide"),
         ([*train, "--config", str(tmp_path / "twice.yaml"), *out], "twice.yaml gives width more than once"),

@@ -38,8 +38,6 @@ REFUSED = {
     "train digits/cut-mixmo --out huge --width 99999999999999999999": "need more than can be counted",
     "train digits/cut-mixmo --out huge --depth 6000004": "take at most 1996",
     "train digits/cut-mixmo --out huge --members 10000": "members = 10000; take at most 1000",
-    "train digits/cut-mixmo --out huge --networks 100000": "networks = 100000; take at most 1000",
-    "train digits/cut-mixmo --out tiny --validation 1": "validation = 1; hold out 2 or more",
     "train digits/cut-mixmo --out long --minutes 1e300": "minutes = 1e+300; take at most 527040, a year",
     "train digits/cut-mixmo --out steep --r 0.001": "r = 0.001; the root of the loss weights must be 0.1 or more",
     "train digits/cut-mixmo --out=": "--out= is empty; give a value",

@@ -62,8 +62,8 @@ def test_help_calls_types_by_plain_names(capsys: pytest.CaptureFixture[str]) -> 
     for told in (
         "(`mixmo list recipes`) (required) ",
         "run directory to write (required, type: path) ",
-        "weights are float32 in both. (fp32 or bf16, default: fp32) ",
-        "by default all. (type: int) ",
+        "the weights are float32 in both. (fp32 or bf16, default: fp32) ",
+        "By default all. (type: int) ",
         "(a list such as [0.5, 0.75], default: (0.",
         "if there is one (default: False) ",
         "show this help message and exit ",

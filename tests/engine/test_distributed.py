@@ -178,7 +178,7 @@ class Three(World):
     ("recipe", "sentence"),
     [
         ("digits/cut-mixmo", r"batch_size = 64 cannot be shared out among 3 processes; take a multiple of 3"),
-        ("digits/manifold-mixup", "hidden = manifold-mixup .* one device only"),
+        ("digits/manifold-mixup", "feature_mixing = manifold-mixup .* one device only"),
         ("digits/gradaug", "subnets = 3 .* one device only"),
     ],
 )

@@ -102,7 +102,7 @@ def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:
     if stages < PLACES:
         raise UserError(
             f"feature mixing needs a core of at least {PLACES} Stages, and this one has {stages}; take another "
-            "model, or hidden = none"
+            "model, or feature_mixing = none"
         )
     names = {f"core.stages.{k}" for k in range(stages)}
     return [call.input.shape[1:] for _, call in layer_calls(net, size) if call.name in names]

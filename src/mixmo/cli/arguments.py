@@ -5,16 +5,26 @@ from collections.abc import Collection
 from contextlib import nullcontext, suppress
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 
 from mixmo.cli.parser import Parser, fault
 from mixmo.recipes import Recipe, named
-from mixmo.recipes.schema import FIELDS
+from mixmo.recipes.schema import FIELDS, RENAMED
 from mixmo.utils.errors import UserError, check_path, unknown
 
 FLAGS = ("--resume", "--json", "--force", "--help")
+
+
+def load_yaml(text: str) -> Any:
+    """YAML, with the fields of recipes of earlier versions under their present names."""
+    value = get_loader("yaml")(text)
+    return {RENAMED.get(key, key): each for key, each in value.items()} if isinstance(value, dict) else value
+
+
+set_loader("recipe", load_yaml, (yaml.YAMLError,))
 
 
 def parser(command: str, description: str) -> Parser:
@@ -24,6 +34,7 @@ def parser(command: str, description: str) -> Parser:
         description=description,
         exit_on_error=False,
         print_config=None,
+        parser_mode="recipe",
     )
 
 
@@ -70,7 +81,7 @@ def check_file(path: Path) -> None:
     if not isinstance(content, dict):
         raise UserError(f"--config {path} holds no fields; write lines such as `width: 4`")
     for key in content:
-        if key not in FIELDS:
+        if key not in FIELDS and key not in RENAMED:
             raise unknown(f"field in {path}:", str(key), FIELDS)
     written = [key.value for key, _ in yaml.compose(text).value]  # of equal keys a mapping has the last
     if twice := sorted({key for key in written if written.count(key) > 1}):

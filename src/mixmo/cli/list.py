@@ -29,7 +29,7 @@ def recipes() -> dict[str, str]:
 
 def augmentations() -> dict[str, str]:
     pixel = {f"--pixel {name}": about(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
-    hidden = {f"--hidden {name}": about(HIDDEN[name].shares) for name in HIDDEN}
+    hidden = {f"--feature-mixing {name}": about(HIDDEN[name].shares) for name in HIDDEN}
     saliency = {f"--saliency {name}": about(SALIENCY[name].apply) for name in SALIENCY}
     return pixel | hidden | saliency | {"--augmix true": about(augmix)}
 

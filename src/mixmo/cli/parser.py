@@ -37,8 +37,8 @@ class Parser(ArgumentParser):
         return action
 
     def add_class_arguments(self, theclass: type, *names: str, **settings: Any) -> list[str]:
-        self.hints |= get_type_hints(theclass)
         added: list[str] = super().add_class_arguments(theclass, *names, **settings)
+        self.hints |= get_type_hints(theclass)  # without the ranges that they may be annotated with
         return added
 
 

@@ -116,7 +116,7 @@ def check_world(recipe: Recipe, world: World) -> None:
             f"the {recipe.ghosts} ghost batches of a step cannot be shared out among {world.size} processes; "
             f"take another batch_size or ghost"
         )
-    whole = {"hidden": recipe.hidden, "saliency": recipe.saliency, "subnets": recipe.subnets}
+    whole = {"feature_mixing": recipe.feature_mixing, "saliency": recipe.saliency, "subnets": recipe.subnets}
     for name, value in whole.items():
         if value not in ("none", 0):
             raise UserError(

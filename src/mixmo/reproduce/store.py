@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mixmo.recipes import METHODS, PROTOCOLS, named
-from mixmo.recipes.schema import FIELDS, Recipe
+from mixmo.recipes.schema import FIELDS, RENAMED, Recipe
 from mixmo.runs.directory import Run
 from mixmo.storage.files import index_of, replacing
 from mixmo.utils.errors import UserError
@@ -26,8 +26,11 @@ APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # 
 
 def digest(*recipes: Recipe) -> str:
     """A short hash of recipes. Fields at the schema's default do not enter: one that is added later changes no hash."""
-    usual = Recipe().to_dict()
-    said = [{key: value for key, value in recipe.to_dict().items() if value != usual[key]} for recipe in recipes]
+    usual, former = Recipe().to_dict(), {new: old for old, new in RENAMED.items()}  # under which runs were stored
+    said = [
+        {former.get(key, key): value for key, value in recipe.to_dict().items() if value != usual[key]}
+        for recipe in recipes
+    ]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
 
 
