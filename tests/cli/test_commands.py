@@ -61,7 +61,7 @@ def test_module_and_version() -> None:
 def test_eval_prints_the_stored_scores(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(run), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert scores["last"] == Run(run).json("scores.json")["last"]
+    assert scores["last"] == Run.open(run).read_scores()["last"]
     copy = shutil.copytree(run, tmp_path / "copy")
     assert main(["eval", str(run), str(copy), "--source", "weights", "--device", "cpu", "--json"]) == 0
     both = json.loads(capsys.readouterr().out)
@@ -73,7 +73,7 @@ def test_eval_prints_the_stored_scores(run: Path, tmp_path: Path, capsys: pytest
 def test_eval_tables_hold_the_scores(
     runs: list[Run], number: int, who: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scores = runs[number].json("scores.json")
+    scores = runs[number].read_scores()
 
     def told(report: dict[str, Any]) -> list[list[str]]:
         found = [report["ensemble"], *(report["members"] if len(who) > 1 else [])]
@@ -107,7 +107,7 @@ def test_a_yaml_file_overrides_and_the_command_line_overrides_it(tmp_path: Path)
     out = tmp_path / "run"
     options = ["--config", str(tmp_path / "more.yaml"), "--width", "1", "--device", "cpu", "--quiet", "true"]
     assert main(["train", "digits/cut-mixmo", *options, "--out", str(out)]) == 0
-    recipe = Run(out).recipe
+    recipe = Run.open(out).recipe
     assert (recipe.width, recipe.epochs, recipe.batch_size, recipe.mask) == (1, 1, 128, "cut")
 
 

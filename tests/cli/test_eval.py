@@ -100,7 +100,7 @@ def test_corruptions_to_the_letter(run: str, corrupted: Path, capsys: pytest.Cap
         cells[name] = dict(zip("24", (three(model.answers(half, Work(""))) for half in both), strict=True))
     every = [cell for severities in cells.values() for cell in severities.values()]
     pooled = {key: sum(cell[key] for cell in every) / len(every) for key in ("top1", "top5", "nll")}
-    found = {"folder": str(corrupted), "which": "last", "images": 6, "clean": three(Run(run).logits("last"))}
+    found = {"folder": str(corrupted), "which": "last", "images": 6, "clean": three(Run.open(run).read_logits("last"))}
     found |= {"pooled": pooled, "mce": 1 - pooled["top1"], "corruptions": cells}
     assert main(["eval", run, "--corruptions", str(corrupted), "--json", *ON_CPU]) == 0
     assert capsys.readouterr().out == json.dumps({"runs": [run], "corrupted": found}, indent=2) + "\n"
@@ -158,7 +158,7 @@ def test_both_at_once(run: str, corrupted: Path, other: str, capsys: pytest.Capt
 
 def test_neither_gives_the_plain_scores(run: str, capsys: pytest.CaptureFixture[str]):
     assert main(["eval", run, "--json", *ON_CPU]) == 0
-    assert json.loads(capsys.readouterr().out)["last"] == Run(run).json("scores.json")["last"]
+    assert json.loads(capsys.readouterr().out)["last"] == Run.open(run).read_scores()["last"]
 
 
 def test_refusals(run: str, corrupted: Path, tmp_path: Path, said: Callable[..., str]):

@@ -141,7 +141,7 @@ def test_training_with_ghost_batches(tmp_path: Path) -> None:
         train(chosen, tmp_path / str(number), runtime)
         for number, chosen in enumerate((recipe, recipe, recipe.replace(ghost=0)))
     ]
-    losses = [run.metrics()[-1]["train"]["loss"] for run in runs]
+    losses = [run.read_metrics()[-1]["train"]["loss"] for run in runs]
     assert losses[0] == losses[1] != losses[2]
     plain, ghost = (load_file(runs[number].path / "last.safetensors") for number in (2, 0))
     assert {name: weights.shape for name, weights in plain.items()} == {name: ghost[name].shape for name in ghost}

@@ -113,7 +113,7 @@ def test_every_cell_the_pool_and_the_mean_error(runs: list[Run], folder: Path):
 def test_the_clean_scores_are_those_of_the_run(runs: list[Run], few: Path):
     for which in ("last", "best"):
         scores = score_corruptions(paths(runs[:1]), few, which, CPU)
-        stored = runs[0].json("scores.json")[which]["ensemble"]
+        stored = runs[0].read_scores()[which]["ensemble"]
         assert scores.clean == pytest.approx([stored[key] for key in ("top1", "top5", "nll")])
         assert scores.which == which
 
@@ -122,7 +122,7 @@ def test_a_training_that_ends_while_it_is_scored(few: Path, tmp_path: Path, monk
     """The clean scores are of the weights that the corrupted ones are of, and not of the last ones."""
     monkeypatch.setitem(DATASETS._things, "cifar10", lambda root: dataset(32))
     run, other = (make_run(tmp_path / name, 0, until=1) for name in ("run", "other"))
-    fill = Checkpoints.fill
+    fill = Checkpoints.load_weights
 
     def fill_and_end(*given: Any, **options: Any) -> int:
         step = fill(*given, **options)
@@ -131,10 +131,10 @@ def test_a_training_that_ends_while_it_is_scored(few: Path, tmp_path: Path, monk
 
     with pytest.warns(Unfinished):
         expected = score_corruptions([other.path], few, "last", CPU)
-    monkeypatch.setattr(Checkpoints, "fill", fill_and_end)
+    monkeypatch.setattr(Checkpoints, "load_weights", fill_and_end)
     with pytest.warns(Unfinished):
         found = score_corruptions([run.path], few, "last", CPU)
-    assert run.finished
+    assert run.is_finished()
     assert found == expected
 
 

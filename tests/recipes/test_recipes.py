@@ -78,14 +78,14 @@ def test_fast_recipes_keep_method_network_and_augmentation() -> None:
 def test_deep_ensemble_is_the_mean_of_its_networks(tmp_path: Path) -> None:
     recipe = named("digits/de2").replace(width=1, epochs=1, batch_size=128)
     run = train(recipe, tmp_path / "de", RUNTIME)
-    assert [Run(path).recipe.seed for path in run.networks()] == [0, 1]
-    logits, labels = zip(*(Run(path).logits() for path in run.networks()), strict=True)
-    torch.testing.assert_close(run.logits(), (torch.cat(logits), labels[0]), rtol=0, atol=0)
+    assert [Run.open(path).recipe.seed for path in run.network_paths()] == [0, 1]
+    logits, labels = zip(*(Run.open(path).read_logits() for path in run.network_paths()), strict=True)
+    torch.testing.assert_close(run.read_logits(), (torch.cat(logits), labels[0]), rtol=0, atol=0)
     mean = torch.cat(logits).double().mean(0)
     scores = score_runs([run]).reports["last"]
     assert scores.ensemble.top1 == (mean.argmax(1) == labels[0]).double().mean().item()
     assert len(scores.members) == 2
-    assert train(recipe, tmp_path / "de", RUNTIME, resume=True).finished
+    assert train(recipe, tmp_path / "de", RUNTIME, resume=True).is_finished()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from mixmo.data.catalog import remedy
 from mixmo.data.check import check
 from mixmo.data.extract import unpack
 from mixmo.storage.checksums import md5
-from mixmo.storage.files import locked
+from mixmo.storage.files import file_lock
 from mixmo.utils.errors import UserError, unknown
 from mixmo.utils.progress import Bytes, Work
 
@@ -97,7 +97,7 @@ def get(name: str, to: Path) -> Path:
     busy = f"another process is getting {name} into {to}; wait until it has ended: {folder} is there then"
     try:
         to.mkdir(parents=True, exist_ok=True)
-        with locked(to / f".{source.archive}.lock", busy):
+        with file_lock(to / f".{source.archive}.lock", busy):
             if not folder.exists():  # else the other process has ended since we looked
                 _get(name, source, to)
     except OSError as error:

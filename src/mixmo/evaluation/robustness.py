@@ -81,9 +81,9 @@ def own_answers(model: Model, which: str, source: str, root: Path | None) -> Lab
     By the weights that were read, whatever a training that goes on has written since.
     """
     if model.stored and source == "logits":
-        return Run(model.path).logits(which)
+        return Run.open(model.path).read_logits(which)
     if is_run(model.path):
-        return run_answers(Run(model.path), model.nets[0], model.device, root)
+        return run_answers(Run.open(model.path), model.nets[0], model.device, root)
     return dataset_answers(model, model.trained_on, root)
 
 

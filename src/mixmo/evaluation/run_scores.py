@@ -30,10 +30,10 @@ class Summary(NamedTuple):
 
 def summary(run: Run) -> Summary:
     """From a run's scores.json; before that is there, from its recipe."""
-    if run.finished:
-        stored = run.json("scores.json")
+    if run.is_finished():
+        stored = run.read_scores()
         return Summary(*(stored[field] for field in Summary._fields))
-    about, recipe = run.json("dataset.json"), run.recipe
+    about, recipe = run.read_dataset(), run.recipe
     net = recipe.network(len(about["classes"]), about["size"][0])
     best_by = "validation" if recipe.validation else "test"
     return Summary(parameters(net), multiply_adds(net, tuple(about["size"])), best_by, None)
@@ -42,7 +42,7 @@ def summary(run: Run) -> Summary:
 def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
     """The data set of a run, whose test images alone are ready; refused if its classes are others than in training."""
     dataset = data.load(run.recipe.dataset, root, device, train=False)
-    for before, now in zip_longest(run.json("dataset.json")["classes"], dataset.classes):
+    for before, now in zip_longest(run.read_dataset()["classes"], dataset.classes):
         if before != now:
             raise UserError(
                 f"{dataset.name} has changed since {run.path} was trained on it (a class: {before} -> {now}); bring "
@@ -53,8 +53,8 @@ def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
 
 def run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> LabelledLogits:
     """Every head's test logits and the labels: as stored, or from the weights, as also where nothing is stored yet."""
-    if source == "logits" and run.finished:
-        return run.logits(which)
+    if source == "logits" and run.is_finished():
+        return run.read_logits(which)
     return run_answers(run, load_network(run, which).to(device), device, root)
 
 
@@ -86,9 +86,9 @@ def score_runs(
     epochs: Sequence[str] = WHICH,
 ) -> RunScores:
     """What `mixmo eval` prints: last and best epoch, ensemble and members, diversity, cost."""
-    paths = [path for run in runs for path in run.networks()]
+    paths = [path for run in runs for path in run.network_paths()]
     check_different(paths)
-    runs = [Run.open(path) for path in paths]
+    runs = [network for run in runs for network in run.open_networks()]
     stored, reports = [summary(run) for run in runs], {}
     with Work("scoring runs", len(epochs) * len(runs)) as work:
         for which in epochs:

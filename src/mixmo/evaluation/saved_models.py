@@ -100,7 +100,7 @@ def networks(path: Path) -> list[Path]:
 
 def open_model(path: Path, which: str, device: torch.device) -> Model:
     """The network or networks, on the device."""
-    stored = is_run(path) and Run(path).finished  # asked first: it may end while the weights of a checkpoint are read
+    stored = is_run(path) and Run.open(path).is_finished()  # first: it may end while a checkpoint is read
     nets = [load(one, which).to(device) for one in networks(path)]
     about = nets[0].about
     if about is None:

@@ -223,8 +223,8 @@ class Recipe:
         Raises:
             UserError: If a field is unknown or its value is not allowed.
         """
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-        values = {RENAMED.get(name, name): value for name, value in values.items()}
+        values: dict[str, Any] = {RENAMED.get(name, name): value for name, value in fields.items()}
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         _check_names(values)
         return cls(**values)
 

@@ -13,7 +13,7 @@ from mixmo import data
 from mixmo._version import __version__
 from mixmo.data.corrupted import COMMON, EXTRA, LEVELS
 from mixmo.data.corruptions import SEVERITIES, corrupt
-from mixmo.storage.files import drafts
+from mixmo.storage.files import staging_folder
 from mixmo.utils.errors import UserError, unknown
 from mixmo.utils.progress import track
 from mixmo.utils.rng import seed_of
@@ -57,7 +57,7 @@ def write_style(
     if seed < 0:
         raise UserError(f"seed = {seed}; it cannot be negative")
     test = data.load(name, root, train=False).test
-    with drafts(folder) as temporary:
+    with staging_folder(folder) as temporary:
         _room(to, folder, (len(COMMON) + len(EXTRA)) * len(chosen) * test.resident.numel())
         fresh = temporary / folder.name
         fresh.mkdir()

@@ -9,7 +9,8 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 
-from mixmo.runs.directory import Run, flat
+from mixmo.runs.directory import Run
+from mixmo.runs.metrics_log import flat
 from mixmo.utils.errors import UserError
 
 Columns = Mapping[str, Sequence[float]]
@@ -17,7 +18,7 @@ Columns = Mapping[str, Sequence[float]]
 
 def columns(run: Run) -> dict[str, list[float]]:
     """Every number of every epoch. What an epoch lacks is NaN."""
-    rows = [dict(flat(line, ".")) for line in run.metrics()]
+    rows = [dict(flat(line, ".")) for line in run.read_metrics()]
     if not rows:
         path = run.path / "metrics.jsonl"
         raise UserError(f"{path} holds no epoch yet; let the training finish one, with --resume if it was stopped")

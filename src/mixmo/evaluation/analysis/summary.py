@@ -64,12 +64,12 @@ def analyse(
 
     A run that has not ended is tested on the `device` with its data set from the folder `root`.
     """
-    runs = [Run.open(path) for run in runs for path in run.networks()]
+    runs = [network for run in runs for network in run.open_networks()]
     device = device or torch.device("cpu")
-    stored = [run.finished for run in runs]  # asked first: one may end while the weights of a checkpoint are read
+    stored = [run.is_finished() for run in runs]  # asked first: one may end while the weights of a checkpoint are read
     nets = [measurable(run, which) for run in runs]
     parts = [
-        run.logits(which) if kept else run_answers(run, net.to(device), device, root)
+        run.read_logits(which) if kept else run_answers(run, net.to(device), device, root)
         for run, net, kept in track(list(zip(runs, nets, stored, strict=True)), "runs")
     ]
     logits_PNK, labels_N = stack(parts, [run.path for run in runs])
