@@ -221,7 +221,7 @@ def test_a_log_with_a_line_twice(logged: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(logged, tmp_path / "run"))
     one, two, three = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
     (path / "metrics.jsonl").write_text(one + two + two + three)
-    refused(path, r"metrics.jsonl is damaged \(line 3 is of epoch 2, after epoch 2\); remove that line")
+    refused(path, r"metrics.jsonl is damaged: line 3 is not an epoch after epoch 2")
 
 
 def test_a_log_that_says_the_same_in_other_bytes(logged: Path, tmp_path: Path) -> None:

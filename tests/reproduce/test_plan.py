@@ -239,7 +239,7 @@ def test_the_last_ten_epochs_are_ten_epochs_where_not_all_were_scored(tmp_path: 
 
 
 def test_a_setting_that_a_row_cannot_have_names_the_row() -> None:
-    with pytest.raises(UserError, match=r"main-table, MIMO b=4.*divisible"):
+    with pytest.raises(UserError, match=r"main-table, MIMO b=4.*multiple"):
         expand(paper.load("main-table"), "paper", {"batch_size": 66})
 
 

@@ -127,7 +127,7 @@ def test_recipe_with_an_unregistered_component_says_to_register_it(runs: list[Ru
     with pytest.raises(UserError, match=r"unknown model family 'mine'.*register"):
         Run.open(tmp_path)
     (tmp_path / "recipe.yaml").write_text(f"{whole}lrr: 0.1\n")  # of another version
-    with pytest.raises(UserError, match=r"unknown field 'lrr'.*train again$"):
+    with pytest.raises(UserError, match=r"unknown field 'lrr'"):
         Run.open(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_logits_of_networks_with_different_test_sets_are_an_error(runs: list[Run
 def test_missing_file_of_an_unfinished_run_says_so(runs: list[Run], tmp_path: Path):
     run = copied(runs[0], tmp_path)
     (run.path / "logits-last.safetensors").unlink()
-    with pytest.raises(UserError, match=r"logits-last.safetensors is missing; .* remove scores.json there"):
+    with pytest.raises(UserError, match=r"logits-last.safetensors is missing; restore"):
         run.read_logits()
     (run.path / "scores.json").unlink()
     for read in (run.read_logits, run.read_scores):
@@ -177,11 +177,11 @@ def test_missing_file_of_an_unfinished_run_says_so(runs: list[Run], tmp_path: Pa
 
 def test_line_without_an_epoch_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n{"loss": 2.0}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl is damaged \(line 2"):
+    with pytest.raises(UserError, match=r"metrics.jsonl is damaged: line 2"):
         Run(tmp_path, SMALL).read_metrics()
 
 
-def test_file_without_read_permission_is_not_called_damaged(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_without_read_permission_is_an_error(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(path: Path, *_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -192,7 +192,7 @@ def test_file_without_read_permission_is_not_called_damaged(runs: list[Run], mon
         lambda: Run(runs[0].path, SMALL).read_scores(),
         lambda: load_tensors(runs[0].path / "last.safetensors"),
     ):
-        with pytest.raises(UserError, match=r"cannot be read \(Permission denied\); make it readable"):
+        with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
             read()
 
 

@@ -99,7 +99,7 @@ class Recipe:
     repetition: Annotated[int, at_least(1)] = 2
     """Batch repetition b: each image occurs b times per batch; b times the steps, 1 / b of the learning rate."""
     epochs: Annotated[int, at_least(1)] = 300
-    """Epochs: passes over the training set."""
+    """Passes over the training set."""
     lr: Annotated[float, above(0)] = 0.1
     """Learning rate for a batch size of 128; the optimiser uses lr / b * batch_size / 128."""
     momentum: Annotated[float, Range(0, 1, "[)")] = 0.9
@@ -130,21 +130,13 @@ class Recipe:
         self.mixer()  # checks mask, alpha, p, r and association; the network family checks the depth
 
     def _check_batches(self) -> None:
-        if self.batch_size % self.repetition:
-            raise UserError(
-                f"batch_size = {self.batch_size} is not divisible by the batch repetition b = {self.repetition}; "
-                "take a multiple of b"
-            )
-        if self.ghost and (self.batch_size % self.ghost or self.ghost % self.repetition):
-            raise UserError(
-                f"ghost = {self.ghost} with batch_size = {self.batch_size} and repetition b = {self.repetition}; "
-                "take a divisor of batch_size that is a multiple of b"
-            )
-        if self.saliency == "co-mixup" and part_size(self.batch_size) < 3:
-            raise UserError(
-                f"batch_size = {self.batch_size} does not split into equal parts of 3 to 20 images, as co-mixup needs; "
-                "take another batch_size"
-            )
+        n, ghost, b = self.batch_size, self.ghost, self.repetition
+        if n % b:
+            raise UserError(f"batch_size = {n} must be a multiple of repetition b = {b}")
+        if ghost and (n % ghost or ghost % b):
+            raise UserError(f"ghost = {ghost} must divide batch_size = {n} and be a multiple of repetition b = {b}")
+        if self.saliency == "co-mixup" and part_size(n) < 3:
+            raise UserError(f"batch_size = {n} must have a divisor from 3 to 20: co-mixup mixes equal parts of a batch")
 
     def _check_members(self) -> None:
         single = {name: getattr(self, name) for name in ("feature_mixing", "saliency", "subnets")}
@@ -159,8 +151,8 @@ class Recipe:
                 raise UserError(f"{name} = {getattr(self, name)}; it must be 1 or members = {self.members}")
         if (self.association == "interpolated") != (self.members > 1 and self.heads == 1):
             raise UserError(
-                f"heads = {self.heads} with association = {self.association}; a head that several members share is "
-                "trained on interpolated labels: set heads = 1 and association = interpolated together"
+                f"heads = {self.heads} with association = {self.association}: a head that members share (heads = 1) is "
+                "trained on interpolated labels (association = interpolated); set both or none"
             )
 
     @property

@@ -8,17 +8,21 @@ a file `kept`. The best weights lie beside them as `best-<step>.safetensors`; st
 import json
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from mixmo.storage import checksums
-from mixmo.storage.files import atomic_write, write_error
+from mixmo.storage.files import atomic_write, write_errors
 from mixmo.storage.weights import load_tensors, load_weights, save_tensors, to_bfloat16
 from mixmo.utils.errors import UserError
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -115,19 +119,18 @@ class Checkpoints:
         final = self.folder / f"{state.step:08d}"
         temporary = self.folder / f".{final.name}.tmp"
         try:
-            self.folder.mkdir(exist_ok=True)  # not its parents: the run may have been removed
-            if best is not None and state.best_step not in (None, self.best_stored):
-                save_tensors(self._packed(best), self.best_path(state.best_step), self.shard_mb)
-                self.best_stored = state.best_step
-            # An existing checkpoint of this step is equal; replacing it would leave none for a moment.
-            if not (final / "state.json").is_file():
-                self._write_folder(temporary, state, parts)
-                shutil.rmtree(final, ignore_errors=True)
-                temporary.rename(final)
-            if self.every and state.step % self.every == 0:
-                (final / "kept").touch()
-        except OSError as error:
-            raise write_error(final, error) from error
+            with write_errors(final):
+                self.folder.mkdir(exist_ok=True)  # not its parents: the run may have been removed
+                if best is not None and state.best_step not in (None, self.best_stored):
+                    save_tensors(self._packed(best), self.best_path(state.best_step), self.shard_mb)
+                    self.best_stored = state.best_step
+                # An existing checkpoint of this step is equal; replacing it would leave none for a moment.
+                if not (final / "state.json").is_file():
+                    self._write_folder(temporary, state, parts)
+                    shutil.rmtree(final, ignore_errors=True)
+                    temporary.rename(final)
+                if self.every and state.step % self.every == 0:
+                    (final / "kept").touch()
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._prune(final)
@@ -172,57 +175,60 @@ class Checkpoints:
 
     def load(self, net: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None = None) -> State | None:
         """Load the newest checkpoint into network and optimiser; return its state, or None if there is none."""
-        latest = self.latest()
-        if latest is None:
-            return None
-        try:
-            state = read_state(latest)
-            load_weights(net, latest / "weights.safetensors")
+
+        def load(checkpoint: Path) -> State:
+            state = read_state(checkpoint)
+            load_weights(net, checkpoint / "weights.safetensors")
             if average is not None:
-                load_weights(average, latest / "average.safetensors")
-            buffers = load_tensors(latest / "optimizer.safetensors")
+                load_weights(average, checkpoint / "average.safetensors")
+            buffers = load_tensors(checkpoint / "optimizer.safetensors")
             for name, parameter in net.named_parameters():
                 if name in buffers:
                     # In the parameter's own memory format: the fused kernel walks both in storage order.
                     buffer = torch.empty_like(parameter, requires_grad=False).copy_(buffers[name])
                     optimizer.state[parameter]["momentum_buffer"] = buffer
-            check_sums(latest)
-        except (UserError, RuntimeError) as error:
-            raise unusable(latest, error) from error
-        return state
+            check_sums(checkpoint)
+            return state
+
+        return self._read_newest(load)
 
     def load_weights(self, net: nn.Module, which: str, averaged: bool) -> int:
-        """Load the "last" or "best" weights so far, to evaluate them; return the step that they are of.
+        """Load the "last" or "best" weights so far, to evaluate them; return the step that they are of."""
 
-        A training process may replace a checkpoint while it is read: then the next one is read.
-        """
-        while (latest := self.latest()) is not None:
-            try:
-                state = read_state(latest)
-                step = state.step if which == "last" else state.best_step
-                if step is None:
-                    break
-                newest = latest / ("average.safetensors" if averaged else "weights.safetensors")
+        def load(checkpoint: Path) -> int | None:
+            state = read_state(checkpoint)
+            step = state.step if which == "last" else state.best_step
+            if step is not None:
+                newest = checkpoint / ("average.safetensors" if averaged else "weights.safetensors")
                 load_weights(net, newest if which == "last" else self.best_path(step))
-                check_sums(latest)
-                return step
-            except (UserError, OSError) as error:
-                if self.latest() == latest:
-                    raise unusable(latest, error) from error
-        missing = "no checkpoint yet" if latest is None else "no best weights yet, but the last ones (--which last)"
-        scores = self.folder.with_name("scores.json")
-        raise UserError(
-            f"{scores} is missing: the training has not ended, and has {missing}; continue it with --resume"
-        )
+                check_sums(checkpoint)
+            return step
+
+        step = self._read_newest(load)
+        if step is None:
+            missing = "no best weights yet, but the last ones (--which last)" if self.latest() else "no checkpoint yet"
+            scores = self.folder.with_name("scores.json")
+            raise UserError(
+                f"{scores} is missing: the training has not ended, and has {missing}; continue it with --resume"
+            )
+        return step
 
     def state(self) -> State | None:
         """Return the state in the newest checkpoint, or None if there is none."""
+
+        def read(checkpoint: Path) -> State:
+            state = read_state(checkpoint)
+            checksums.check(checkpoint / "state.json")
+            return state
+
+        return self._read_newest(read)
+
+    def _read_newest(self, read: Callable[[Path], T]) -> T | None:
+        """Read the newest checkpoint, or the next one if a training process replaces it meanwhile; None without any."""
         while (latest := self.latest()) is not None:
             try:
-                state = read_state(latest)
-                checksums.check(latest / "state.json")
-                return state
-            except (UserError, OSError) as error:
+                return read(latest)
+            except (UserError, OSError, RuntimeError) as error:
                 if self.latest() == latest:
                     raise unusable(latest, error) from error
         return None
@@ -256,8 +262,7 @@ def read_state(checkpoint: Path) -> State:
         state = State(**{**fields, "meter": tuple(map(float, fields["meter"]))})
         if state.logged is not None:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
-        numbers = (state.step, state.epochs_logged, state.best_step or 0)
-        if not all(isinstance(number, int) for number in numbers) or state.step != int(checkpoint.name):
+        if state.step != int(checkpoint.name):
             raise ValueError(f"it is of step {state.step}")
         return replace(state, best_top1=float(state.best_top1), seconds=float(state.seconds))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -31,7 +31,6 @@ from mixmo.utils.errors import UserError
 WHICH = ("last", "best")
 LOCK = ".lock"
 CHECKED = ("recipe.yaml", "*.json", "metrics.jsonl", "best*.safetensors", "last*.safetensors", "logits-*.safetensors")
-EXTENSIBLE = ("unknown model family", "unknown mask", "unknown pixel augmentation")  # errors of unregistered components
 SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
 FIELDS: dict[str, dict[str, type]] = {  # the fields that the JSON files of a run have; a dot goes one level down
     "dataset.json": {"name": str, "classes": list, "mean": list, "std": list, "size": list},
@@ -185,10 +184,7 @@ class Run:
         parts = [_read_logits(path / f"logits-{which}.safetensors") for path in self.network_paths()]
         labels_N = parts[0].labels
         if not all(torch.equal(part.labels, labels_N) for part in parts):
-            raise UserError(
-                f"the networks of {self.path} were tested on different data; remove scores.json in each of its folders "
-                "and train with --resume, which tests them again"
-            )
+            raise UserError(f"the networks of {self.path} were tested on different data; evaluate them one by one")
         return LabelledLogits(torch.cat([part.logits for part in parts]), labels_N)
 
     def write_recipe(self, recipe: Recipe) -> None:
@@ -232,30 +228,23 @@ def _read_recipe(path: Path) -> Recipe:
             raise UserError("it is not complete")
         recipe = Recipe.from_dict(fields)
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        remedy = "restore it or train again"
-        if reason.startswith(EXTENSIBLE):
-            remedy += ", or register the user-defined components that it names first (docs/extending.md)"
-        raise UserError(f"{path} cannot be read as a recipe ({reason}); {remedy}") from error
+        remedy = "restore it, or register the user-defined components that it names (docs/extending.md)"
+        raise UserError(f"{path} is no valid recipe ({' '.join(str(error).split())}); {remedy}") from error
     checksums.check(path)
     return recipe
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    remedy = f"remove {'it' if path.name == 'scores.json' else 'scores.json beside it'} and train with --resume, which "
-    remedy += "writes it again"
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except PermissionError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); make it readable") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
+        raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); {AGAIN}") from error
     for field, kind in FIELDS[path.name].items():
         value: Any = found
         for part in field.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if not isinstance(value, kind):
-            raise UserError(f"{path} is damaged: it has no {field} of type {kind.__name__}; {remedy}")
+            raise UserError(f"{path} is damaged: it has no {field} of type {kind.__name__}; {AGAIN}")
     checksums.check(path)
     return found
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from mixmo.runs.directory import LOCK, make_folder
-from mixmo.storage.files import file_lock, write_error
+from mixmo.storage.files import file_lock, write_errors
 from mixmo.utils.errors import UserError
 
 
@@ -27,12 +27,11 @@ def claim(path: Path) -> Iterator[None]:
     busy = f"another process is training {path}; wait until it has ended, or give another --out"
     make_folder(path)
     with ExitStack() as held:
-        try:
-            held.enter_context(file_lock(path / LOCK, busy))
-        except FileNotFoundError as error:  # the folder is gone again: the process that made it failed and cleans up
-            raise UserError(busy) from error
-        except OSError as error:
-            raise write_error(path / LOCK, error) from error
+        with write_errors(path / LOCK):
+            try:
+                held.enter_context(file_lock(path / LOCK, busy))
+            except FileNotFoundError as error:  # the process that made the folder has failed and removed it
+                raise UserError(busy) from error
         for leftover in path.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         yield

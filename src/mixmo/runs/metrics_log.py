@@ -8,7 +8,7 @@ from typing import Any
 
 from mixmo.runs.checkpoint import Checkpoints
 from mixmo.storage import checksums
-from mixmo.storage.files import write_error
+from mixmo.storage.files import write_errors
 from mixmo.utils.errors import UserError
 
 
@@ -18,11 +18,8 @@ def read_log(path: Path, finished: bool) -> list[dict[str, Any]]:
         return []
     # Before the lines, of which a training process may append more: the log has all that a checkpoint has.
     state = None if finished else Checkpoints(path.with_name("checkpoints")).state()
-    try:
-        text = path.read_text(encoding="utf-8")
-        checksums.check(path)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, or remove it to continue without it") from error
+    text = path.read_text(encoding="utf-8", errors="replace")
+    checksums.check(path)
     lines = _parse(text, path)
     if state is not None and state.logged is not None:
         until = [line for line in lines if line["epoch"] <= state.epochs_logged]
@@ -33,27 +30,26 @@ def read_log(path: Path, finished: bool) -> list[dict[str, Any]]:
 def _parse(text: str, path: Path) -> list[dict[str, Any]]:
     lines = list[dict[str, Any]]()
     for number, line in enumerate(text.splitlines(), 1):
+        last = lines[-1]["epoch"] if lines else 0
         try:
-            entry, last = json.loads(line), lines[-1]["epoch"] if lines else 0
+            entry = json.loads(line)
             if not entry["epoch"] > last:
-                raise ValueError(f"epoch {entry['epoch']} after epoch {last}")
+                raise ValueError
             lines.append(entry)
         except (ValueError, TypeError, KeyError) as error:
             # A killed process may leave half a line at the end; it is written again on resume.
             if number < len(text.splitlines()) or text.endswith("\n"):
-                raise UserError(f"{path} is damaged (line {number}: {error!r}); remove that line") from error
+                damage = f"line {number} is not an epoch after epoch {last}"
+                raise UserError(f"{path} is damaged: {damage}; remove that line") from error
     return lines
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
     """Append one epoch, which is on the disk before the checkpoint that counts it."""
-    try:
-        with path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise write_error(path, error) from error
+    with write_errors(path), path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def flat(value: Any, between: str, path: str = "") -> Iterator[tuple[str, float]]:

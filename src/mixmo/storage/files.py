@@ -26,24 +26,27 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` if the block succeeds, and is removed if it fails."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # containers may share process ids
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise write_error(path, error) from error
+        with write_errors(path):
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         with suppress(OSError):  # the first error is the one to report
             temporary.unlink()
 
 
-def write_error(path: Path, error: OSError) -> UserError:
-    """Return the error for a file that cannot be written, with a remedy for its reason."""
-    remedy = REMEDIES.get(error.errno or 0, "check that disk")
-    return UserError(
-        f"{path} could not be written ({error.strerror}); what was there before is intact: {remedy}, "
-        f"then run the command again, a training with --resume"
-    )
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Raise errors of the file system as a UserError that names `path` and the remedy for its reason."""
+    try:
+        yield
+    except OSError as error:
+        remedy = REMEDIES.get(error.errno or 0, "check that disk")
+        raise UserError(
+            f"{path} could not be written ({error.strerror}); what was there before is intact: {remedy}, "
+            f"then run the command again, a training with --resume"
+        ) from error
 
 
 @contextmanager

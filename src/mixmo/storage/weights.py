@@ -15,8 +15,7 @@ from mixmo.storage.files import atomic_write
 from mixmo.utils.errors import UserError
 
 UNFINISHED = "the training has not ended; continue it with --resume"
-AGAIN = "if it belongs to a run, remove scores.json there and train with --resume, which writes it again"
-SHOWN = 3  # differences that an error message names
+AGAIN = "restore it from a copy, or, in a run with its checkpoints, remove scores.json and train with --resume"
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # types that weights may be stored in
 
 
@@ -78,15 +77,13 @@ def _shards(index: Path) -> list[Path]:
 
 def _load_file(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        beside = {name for name in ("recipe.yaml", "scores.json") if path.with_name(name).is_file()}
-        raise UserError(f"{path} is missing" + (f": {UNFINISHED}" if beside == {"recipe.yaml"} else f"; {AGAIN}"))
+        unfinished = path.with_name("recipe.yaml").is_file() and not path.with_name("scores.json").is_file()
+        raise UserError(f"{path} is missing" + (f": {UNFINISHED}" if unfinished else f"; {AGAIN}"))
     try:
         path.open("rb").close()  # safetensors reports a file without read permission as missing
         tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); make it readable") from error
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{path} is damaged ({error}); {AGAIN}") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); {AGAIN}") from error
     checksums.check(path)
     return tensors
 
@@ -108,11 +105,7 @@ def load_weights(net: nn.Module, path: Path, assign: bool = False) -> None:
     """
     tensors = load_tensors(path)
     if different := differences(shapes(net), tensors) or _type_differences(net, tensors):
-        more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-        raise UserError(
-            f"{path} holds the weights of another architecture: {'; '.join(different[:SHOWN])}{more}; "
-            "build the network that they were trained in"
-        )
+        raise UserError(f"{path} holds the weights of another architecture: {', '.join(different[:3])}")
     load_state(net, tensors, assign)
 
 
