@@ -139,18 +139,6 @@ def test_logits_without_the_axis_of_heads_are_an_error(runs: list[Run], tmp_path
         Run.open(tmp_path / "run").read_logits()
 
 
-@pytest.mark.parametrize(
-    ("fields", "missing"), [({"last": {}}, "last.members"), ({"last": {"members": []}}, "last.ensemble.top1")]
-)
-def test_scores_without_a_field_are_an_error(
-    runs: list[Run], tmp_path: Path, fields: dict[str, object], missing: str
-) -> None:
-    """Of a run of an earlier version, which has no checksums."""
-    (tmp_path / "scores.json").write_text(json.dumps(runs[0].read_scores() | fields))
-    with pytest.raises(UserError, match=f"scores.json is damaged: it has no {missing}"):
-        Run(tmp_path, runs[0].recipe).read_scores()
-
-
 def test_logits_of_networks_with_different_test_sets_are_an_error(runs: list[Run], tmp_path: Path) -> None:
     logits, labels = runs[0].read_logits()
     run = Run.create(tmp_path, runs[0].recipe.replace(networks=2))

@@ -32,18 +32,6 @@ WHICH = ("last", "best")
 LOCK = ".lock"
 CHECKED = ("recipe.yaml", "*.json", "metrics.jsonl", "best*.safetensors", "last*.safetensors", "logits-*.safetensors")
 SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
-FIELDS: dict[str, dict[str, type]] = {  # the fields that the JSON files of a run have; a dot goes one level down
-    "dataset.json": {"name": str, "classes": list, "mean": list, "std": list, "size": list},
-    "environment.json": {"device_name": str},
-    "scores.json": {
-        "parameters": int,
-        "multiply_adds": int,
-        "best_by": str,
-        "best_epoch": int,
-        **{f"{which}.members": list for which in WHICH},
-        **{f"{which}.ensemble.{score}": float for which in WHICH for score in SCORES},
-    },
-}
 
 
 def is_run(path: Path | str) -> bool:
@@ -68,11 +56,13 @@ def _is_leftover(path: Path) -> bool:
 
 
 class Run:
-    """A run directory: its recipe, which is read once, and methods that read and write its other files.
+    """A run directory: its recipe, and methods that read and write its other files.
+
+    A method that reads a file raises a UserError if it is missing or damaged. JSON files are read once and kept.
 
     Attributes:
         path: The folder.
-        recipe: The recipe that it trains.
+        recipe: The recipe that it trains, read when the run is opened.
     """
 
     def __init__(self, path: Path | str, recipe: Recipe) -> None:
@@ -134,27 +124,15 @@ class Run:
         return all((path / "scores.json").is_file() for path in self.network_paths())
 
     def read_scores(self) -> dict[str, Any]:
-        """Return scores.json: parameters, multiply-adds, best epoch, scores of the last and the best epoch.
-
-        Raises:
-            UserError: If the run has not finished, or the file is damaged.
-        """
+        """Return scores.json: parameters, multiply-adds, best epoch, scores of the last and the best epoch."""
         return self._read_json("scores.json")
 
     def read_dataset(self) -> dict[str, Any]:
-        """Return dataset.json: name, classes, mean, std and the size (C, H, W) of the network's input.
-
-        Raises:
-            UserError: If the file is missing or damaged.
-        """
+        """Return dataset.json: name, classes, mean, std and the size (C, H, W) of the network's input."""
         return self._read_json("dataset.json")
 
     def read_environment(self) -> dict[str, Any]:
-        """Return environment.json: versions, device, commit.
-
-        Raises:
-            UserError: If the file is missing or damaged.
-        """
+        """Return environment.json: versions, device, commit."""
         return self._read_json("environment.json")
 
     def read_metrics(self, until: int | None = None) -> list[dict[str, Any]]:
@@ -239,12 +217,6 @@ def _read_json(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); {AGAIN}") from error
-    for field, kind in FIELDS[path.name].items():
-        value: Any = found
-        for part in field.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if not isinstance(value, kind):
-            raise UserError(f"{path} is damaged: it has no {field} of type {kind.__name__}; {AGAIN}")
     checksums.check(path)
     return found
 

@@ -52,10 +52,8 @@ def hash_lines(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 def check_lines(log: Path, found: Mapping[int, str], expected: Mapping[int, str]) -> None:
     """Raise an error if lines differ from the checksums in a checkpoint; lines may be missing."""
     if changed := [epoch for epoch, line_hash in found.items() if line_hash != expected.get(epoch)]:
-        raise UserError(
-            f"{log} is not as it was written: its lines of {list_epochs(changed)} are damaged, edited or of another "
-            "run; restore it from a copy, or remove these lines to continue without them"
-        )
+        damage = f"its lines of {list_epochs(changed)} are damaged, edited or of another run"
+        raise UserError(f"{log} is not as it was written: {damage}; restore it from a copy, or remove these lines")
 
 
 def list_epochs(epochs: list[int]) -> str:

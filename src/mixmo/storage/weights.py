@@ -16,7 +16,6 @@ from mixmo.utils.errors import UserError
 
 UNFINISHED = "the training has not ended; continue it with --resume"
 AGAIN = "restore it from a copy, or, in a run with its checkpoints, remove scores.json and train with --resume"
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # types that weights may be stored in
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, shard_mb: float | None = None) -> None:
@@ -104,7 +103,7 @@ def load_weights(net: nn.Module, path: Path, assign: bool = False) -> None:
     With `assign` they replace the network's tensors and keep the precision that they are stored in.
     """
     tensors = load_tensors(path)
-    if different := differences(shapes(net), tensors) or _type_differences(net, tensors):
+    if different := differences(shapes(net), tensors):
         raise UserError(f"{path} holds the weights of another architecture: {', '.join(different[:3])}")
     load_state(net, tensors, assign)
 
@@ -134,9 +133,3 @@ def differences(wanted: dict[str, torch.Size], given: dict[str, Tensor]) -> list
         elif given[name].shape != shape:
             found.append(f"{name} is {tuple(given[name].shape)} there and {tuple(shape)} in the network")
     return found + [f"{name} is unknown to the network" for name in given if name not in wanted]
-
-
-def _type_differences(net: nn.Module, given: dict[str, Tensor]) -> list[str]:
-    """A phrase for each tensor of a type that cannot replace the network's."""
-    wanted = {name: FLOATS if own.is_floating_point() else (own.dtype,) for name, own in net.state_dict().items()}
-    return [f"{name} is {given[name].dtype} there" for name, types in wanted.items() if given[name].dtype not in types]
