@@ -386,7 +386,7 @@ def test_a_pickle_is_not_read(name: str, saved: Path, tmp_path: Path):
 
 def test_a_pickle_under_another_name(saved: Path):
     (saved / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(UserError, match=r"model.safetensors is damaged"):
+    with pytest.raises(UserError, match=r"model\.safetensors"):
         mixmo.load(saved)
 
 
@@ -395,9 +395,7 @@ def test_weights_of_another_architecture(saved: Path):
     config = json.loads((saved / "config.json").read_text())
     config["architecture"]["create"] = "wrn16_1"
     (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        UserError, match=r"another architecture: core\.stages\.0\.1\.bn1\.weight is missing there.* more"
-    ):
+    with pytest.raises(UserError, match=r"another architecture: core\.stages\.0\.1\.bn1\.weight is missing there"):
         mixmo.load(saved)
     config["architecture"]["create"] = "wrn10_2"
     (saved / "config.json").write_text(json.dumps(config))

@@ -159,11 +159,11 @@ class Run:
         Raises:
             UserError: If a file is missing or damaged.
         """
-        parts = [_read_logits(path / f"logits-{which}.safetensors") for path in self.network_paths()]
-        labels_N = parts[0].labels
-        if not all(torch.equal(part.labels, labels_N) for part in parts):
+        parts = [load_tensors(path / f"logits-{which}.safetensors") for path in self.network_paths()]
+        labels_N = parts[0]["labels"]
+        if not all(torch.equal(part["labels"], labels_N) for part in parts):
             raise UserError(f"the networks of {self.path} were tested on different data; evaluate them one by one")
-        return LabelledLogits(torch.cat([part.logits for part in parts]), labels_N)
+        return LabelledLogits(torch.cat([part["logits"] for part in parts]), labels_N)
 
     def write_recipe(self, recipe: Recipe) -> None:
         """Write recipe.yaml."""
@@ -207,7 +207,7 @@ def _read_recipe(path: Path) -> Recipe:
         recipe = Recipe.from_dict(fields)
     except (yaml.YAMLError, ValueError, TypeError) as error:
         remedy = "restore it, or register the user-defined components that it names (docs/extending.md)"
-        raise UserError(f"{path} is no valid recipe ({' '.join(str(error).split())}); {remedy}") from error
+        raise UserError(f"{path} cannot be read as a recipe ({' '.join(str(error).split())}); {remedy}") from error
     checksums.check(path)
     return recipe
 
@@ -216,14 +216,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); {AGAIN}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} is damaged or unreadable ({reason}); {AGAIN}") from error
     checksums.check(path)
     return found
-
-
-def _read_logits(path: Path) -> LabelledLogits:
-    tensors = load_tensors(path)
-    logits, labels = tensors.get("logits"), tensors.get("labels")
-    if logits is None or labels is None or logits.dim() != 3 or logits.shape[1:2] != labels.shape:
-        raise UserError(f"{path} has no logits (heads, N, K) with N labels; {AGAIN}")
-    return LabelledLogits(logits, labels)

@@ -82,7 +82,8 @@ def _load_file(path: Path) -> dict[str, Tensor]:
         path.open("rb").close()  # safetensors reports a file without read permission as missing
         tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); {AGAIN}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} is damaged or unreadable ({reason}); {AGAIN}") from error
     checksums.check(path)
     return tensors
 
@@ -103,8 +104,9 @@ def load_weights(net: nn.Module, path: Path, assign: bool = False) -> None:
     With `assign` they replace the network's tensors and keep the precision that they are stored in.
     """
     tensors = load_tensors(path)
-    if different := differences(shapes(net), tensors):
-        raise UserError(f"{path} holds the weights of another architecture: {', '.join(different[:3])}")
+    if found := differences(shapes(net), tensors):
+        different = f"another architecture: {'; '.join(found[:3])}"
+        raise UserError(f"{path} holds the weights of {different}; build the network that they were trained in")
     load_state(net, tensors, assign)
 
 
