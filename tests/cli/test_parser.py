@@ -69,3 +69,11 @@ def test_help_calls_types_by_plain_names(capsys: pytest.CaptureFixture[str]) -> 
         "show this help message and exit ",
     ):
         assert told in text, HELPED
+
+
+def test_config_with_field_names_of_earlier_versions_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text("hidden: patchup\n")
+    assert main(["show", "digits/vanilla", "--config", str(tmp_path / "recipe.yaml")]) == 0
+    assert "feature_mixing: patchup" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from mixmo.hub.folder import check_about, from_pretrained
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.runs.directory import SCORES, Run, is_run
-from mixmo.runs.network import load_so_far
+from mixmo.runs.network import load_network_and_step
 from mixmo.storage.weights import AGAIN, index_path, load_tensors
 from mixmo.utils.errors import UserError, check_path
 
@@ -39,7 +39,7 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
             f"{where} holds {run.recipe.networks} networks; load each of its folders 0, 1, ... and give them to "
             "mixmo.predict in a list"
         )
-    net, step = load_so_far(run, which)
+    net, step = load_network_and_step(run, which)
     about = about_run(run, which, step)
     try:
         check_about(net, about)

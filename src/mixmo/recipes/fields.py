@@ -7,12 +7,9 @@ pixel: Annotated[str, OneOf("pixel augmentation", AUGMENTATIONS, none=True)] = "
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from mixmo.utils.errors import UserError, unknown
-
-TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string", NoneType: "None"}
 
 
 @dataclass(frozen=True)
@@ -67,13 +64,14 @@ def check_field(name: str, value: object, hint: Any) -> None:
 
     >>> check_field("lr", -1.0, Annotated[float, above(0)])
     Traceback (most recent call last):
-    mixmo.utils.errors.UserError: lr = -1.0; it must be a number > 0
+    mixmo.utils.errors.UserError: lr = -1.0; it must be float > 0
     """
     kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     ranges = [rule for rule in rules if isinstance(rule, Range)]
     numbers: Any = value if isinstance(value, tuple) else () if value is None else (value,)
-    if not has_type(value, kind) or not all(number in allowed for allowed in ranges for number in numbers):
-        raise UserError(f"{name} = {value!r}; it must be {' '.join(map(str, (describe(kind), *ranges)))}")
+    if not has_type(value, kind) or not all(number in each for each in ranges for number in numbers):
+        allowed = " ".join(map(str, (kind.__name__ if isinstance(kind, type) else kind, *ranges)))
+        raise UserError(f"{name} = {value!r}; it must be {allowed}")
     names = {rule.kind: rule.names() for rule in rules if isinstance(rule, OneOf)}
     if get_origin(kind) is Literal:
         names = {name: list(get_args(kind))}
@@ -96,17 +94,3 @@ def has_type(value: object, kind: Any) -> bool:
     if parts:
         return any(has_type(value, part) for part in parts)
     return type(value) in ((int, float) if kind is float else (kind,))  # the types that YAML can write
-
-
-def describe(kind: Any) -> str:
-    """Return the type of a field in words.
-
-    >>> describe(int | None), describe(tuple[float, ...]), describe(Literal["fp32", "bf16"])
-    ('None or an integer', 'a tuple, each a number', 'fp32 or bf16')
-    """
-    parts = get_args(kind)
-    if get_origin(kind) is Literal:
-        return " or ".join(parts)
-    if get_origin(kind) is tuple:
-        return f"a tuple, each {describe(parts[0])}"
-    return " or ".join(map(describe, reversed(parts))) if parts else TYPE_NAMES[kind]

@@ -26,11 +26,11 @@ def load_network(run: Run, which: str = "last") -> Network:
     Raises:
         UserError: If there are no such weights, or their file is damaged.
     """
-    return load_so_far(run, which)[0]
+    return load_network_and_step(run, which)[0]
 
 
 @on_cpu
-def load_so_far(run: Run, which: str) -> tuple[Network, int | None]:
+def load_network_and_step(run: Run, which: str) -> tuple[Network, int | None]:
     """Return the network of a run and, with a warning if the run has not finished, the step that it is of."""
     if which not in WHICH:
         raise unknown("epoch", which, WHICH)
