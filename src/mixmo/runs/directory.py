@@ -217,6 +217,6 @@ def _read_json(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path} is damaged or unreadable ({reason}); {AGAIN}") from error
+        raise UserError(f"{path} cannot be read ({reason}); {AGAIN}") from error
     checksums.check(path)
     return found
