@@ -30,7 +30,7 @@ def main() -> None:
     given = into.parse_args()
     for path in given.runs:
         run = Run.open(path)
-        logits_MNK, labels_N = run.logits("last")
+        logits_MNK, labels_N = run.read_logits("last")
         halves = [halved(len(labels_N), seed) for seed in range(given.splits)]
         print(f"\n## {path.name}: {run.recipe.architecture}, {len(logits_MNK)} heads, {len(labels_N):,} test images")
         print("\n| sets: covered % (classes a set) | " + " | ".join(f"level {level}" for level in LEVELS) + " |")

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     net, known = rounded(trained), trained.about
     assert known is not None  # of a run, all is
     if given.data is None:
-        logits_MNK, labels_N = run.logits(given.which)
+        logits_MNK, labels_N = run.read_logits(given.which)
         how = "on the logits that the training stored"
     else:
         dataset = data.load(run.recipe.dataset, given.data, torch.device(given.device), train=False)
@@ -108,7 +108,7 @@ def calibration(about: mixmo.About, report: Report) -> Calibration:
 
 
 def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor) -> mixmo.hub.Origin:
-    scores, environment = run.json("scores.json"), run.json("environment.json")
+    scores, environment = run.read_scores(), run.read_environment()
     best = f"epoch {scores['best_epoch']} of {run.recipe.epochs}, the best by its {scores['best_by']} Top1"
     return mixmo.hub.Origin(
         recipe=run.recipe.to_dict(),
@@ -132,7 +132,7 @@ def add_remarks(path: Path, run: Run, which: str, about: mixmo.About) -> None:
     card = ModelCard.load(path)
     card.data.license = "mit"
     card.data.datasets = [about.dataset]
-    chosen = CHOSEN[which if which == "last" else run.json("scores.json")["best_by"]]
+    chosen = CHOSEN[which if which == "last" else run.read_scores()["best_by"]]
     size = f"{about.size[1]} x {about.size[2]}"
     use = USE.format(classes=len(about.classes), dataset=about.dataset, size=size, chosen=chosen)
     source = DATA.get(about.dataset, f"They were trained on {about.dataset}.")

@@ -21,7 +21,7 @@ def assert_same(one: Run, two: Run) -> None:
         assert left.keys() == right.keys()
         for key in left:
             assert torch.equal(left[key], right[key]), f"{name}: {key}"
-    logs = [run.metrics() for run in (one, two)]
+    logs = [run.read_metrics() for run in (one, two)]
     for log in logs:
         for line in log:
             line.pop("seconds")

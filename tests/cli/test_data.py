@@ -181,7 +181,7 @@ def test_a_folder_without_a_split_trains_with_val(photos: Path, said: Callable[.
     assert "--val 0.2" in said(*TRAIN, "--out", "run")
     assert main([*TRAIN, "--val", "0.2", "--out", "run"]) == 0
     run = Run.open(Path("run"))
-    assert run.json("dataset.json")["images"] == [16, 4]
+    assert run.read_dataset()["images"] == [16, 4]
     stored, again = (score_runs([run], source).to_dict() for source in ("logits", "weights"))
     assert again == stored  # the same test images
     assert main(["eval", "run", "--source", "weights"]) == 0

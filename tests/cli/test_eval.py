@@ -100,7 +100,7 @@ def test_corruptions_json_is_exact(run: str, corrupted: Path, capsys: pytest.Cap
         cells[name] = dict(zip("24", (three(predict_images(models, half)) for half in both), strict=True))
     every = [cell for severities in cells.values() for cell in severities.values()]
     pooled = {key: sum(cell[key] for cell in every) / len(every) for key in ("top1", "top5", "nll")}
-    found = {"folder": str(corrupted), "which": "last", "images": 6, "clean": three(Run(run).logits("last"))}
+    found = {"folder": str(corrupted), "which": "last", "images": 6, "clean": three(Run.open(run).read_logits("last"))}
     found |= {"pooled": pooled, "mce": 1 - pooled["top1"], "corruptions": cells}
     assert main(["eval", run, "--corruptions", str(corrupted), "--json", *ON_CPU]) == 0
     assert capsys.readouterr().out == json.dumps({"runs": [run], "corrupted": found}, indent=2) + "\n"
@@ -159,7 +159,7 @@ def test_corruptions_and_ood_can_be_scored_at_once(
 
 def test_without_options_the_stored_logits_are_scored(run: str, capsys: pytest.CaptureFixture[str]):
     assert main(["eval", run, "--json", *ON_CPU]) == 0
-    assert json.loads(capsys.readouterr().out)["last"] == Run(run).json("scores.json")["last"]
+    assert json.loads(capsys.readouterr().out)["last"] == Run.open(run).read_scores()["last"]
 
 
 def test_bad_input_raises_an_error(run: str, corrupted: Path, tmp_path: Path, said: Callable[..., str]):

@@ -64,18 +64,18 @@ def predicted(path: Path, images: LabelledImages, images_per_pass: int = 1) -> L
 
 
 def cost(runs: list[Run]) -> dict[str, object]:
-    stored = [run.json("scores.json") for run in runs]
+    stored = [run.read_scores() for run in runs]
     return {key: sum(each[key] for each in stored) for key in ("parameters", "multiply_adds")} | {"best_by": "test"}
 
 
 def ensemble(runs: list[Run], which: str) -> dict[str, object]:
-    parts = [run.logits(which) for run in runs]
+    parts = [run.read_logits(which) for run in runs]
     return plain(evaluate(torch.cat([part.logits for part in parts]), parts[0].labels))
 
 
 def test_json_of_one_run(runs: list[Run], printed: Printed) -> None:
     for run in runs:
-        best = {"best_epoch": run.json("scores.json")["best_epoch"]}
+        best = {"best_epoch": run.read_scores()["best_epoch"]}
         epochs = {which: ensemble([run], which) for which in ("last", "best")}
         expected = {"runs": [str(run.path)], **cost([run]), **best, **epochs}
         assert printed(run.path) == text(expected)
@@ -94,10 +94,10 @@ def test_json_of_saved_networks_has_the_scores_of_their_calibration(
     runs: list[Run], digits: Dataset, tmp_path: Path, printed: Printed
 ) -> None:
     """Whole; with randomised sets; where every image is abstained; with a temperature alone."""
-    whole = calibrate(*runs[0].logits("last"), level=0.8, risk=0.8)
+    whole = calibrate(*runs[0].read_logits("last"), level=0.8, risk=0.8)
     assert whole.selective is not None
     never = replace(whole, selective=replace(whole.selective, threshold=2.0))
-    random = calibrate(*runs[0].logits("last"), level=0.8, risk=0.8, method="aps", randomised=True)
+    random = calibrate(*runs[0].read_logits("last"), level=0.8, risk=0.8, method="aps", randomised=True)
     bare = Calibration(whole.temperature)
     for name, calibration in {"whole": whole, "random": random, "never": never, "bare": bare}.items():
         path = tmp_path / name
@@ -127,7 +127,7 @@ def test_json_of_ood_detection(runs: list[Run], tmp_path: Path, printed: Printed
     outside = predicted(runs[0].path, SplitImages(Split(images[..., :1], labels))).logits
     detectors = {}
     for name in DETECTORS:
-        both = [DETECTORS[name](logits) for logits in (runs[0].logits("last").logits, outside)]
+        both = [DETECTORS[name](logits) for logits in (runs[0].read_logits("last").logits, outside)]
         detectors[name] = {score.__name__: score(*both).item() for score in (auroc, aupr, fpr95)}
     counts = {"inside_images": 360, "outside_images": 3}
     found = {"inside": "digits", "outside": other, "which": "last", **counts, "detectors": detectors}
@@ -145,7 +145,7 @@ def test_json_of_multiplexed_inference(
         {
             "images_per_pass": count,
             "members_per_image": 2 / count,
-            "multiply_adds": runs[0].json("scores.json")["multiply_adds"] / count,
+            "multiply_adds": runs[0].read_scores()["multiply_adds"] / count,
             "images_per_second": 360.0,
             **pick(evaluate(*predicted(runs[0].path, test, count)).ensemble, KEYS),
         }

@@ -64,7 +64,7 @@ def files(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_saved_network_scores_as_its_run_did(runs: list[Run], saved: Path, scored: Eval) -> None:
     """On the data set it was trained on, or on the same given by name."""
-    expected = runs[0].json("scores.json")["last"]
+    expected = runs[0].read_scores()["last"]
     for found in (scored(saved), scored(runs[0].path, "--on", "digits")):
         assert (found["on"], found["images"]) == ("digits", 360)
         for key, value in expected["ensemble"].items():
@@ -74,15 +74,15 @@ def test_a_saved_network_scores_as_its_run_did(runs: list[Run], saved: Path, sco
 
 def test_several_models_are_one_ensemble(runs: list[Run], saved: Path, scored: Eval) -> None:
     found = scored(saved, runs[1].path)
-    logits = torch.cat([run.logits("last")[0] for run in runs[:2]])
-    expected = mixmo.metrics.evaluate(logits, runs[0].logits("last")[1])
+    logits = torch.cat([run.read_logits("last")[0] for run in runs[:2]])
+    expected = mixmo.metrics.evaluate(logits, runs[0].read_logits("last")[1])
     assert len(found["members"]) == len(logits)
     assert found["ensemble"]["top1"] == pytest.approx(expected.ensemble.top1)
     assert found["ensemble"]["nll"] == pytest.approx(expected.ensemble.nll, rel=1e-4)
 
 
 def test_files_score_as_the_images_they_hold(runs: list[Run], saved: Path, files: Path, scored: Eval) -> None:
-    logits, labels = runs[0].logits("last")
+    logits, labels = runs[0].read_logits("last")
     expected = mixmo.metrics.evaluate(logits[:, :60], labels[:60])
     for where in (files / "images", files / "list.csv"):
         found = scored(saved, "--on", where)
@@ -99,7 +99,7 @@ def test_only_the_test_images_of_a_folder_are_read(
         (tmp_path / "train" / str(label)).mkdir(parents=True)
         (tmp_path / "train" / str(label) / "1.png").write_bytes(b"not an image")
     shutil.copytree(files / "images", tmp_path / "test")
-    logits, labels = runs[0].logits("last")
+    logits, labels = runs[0].read_logits("last")
     order = [int(Path(path).stem) for path in sorted(map(str, tmp_path.glob("test/*/*.png")))]
     expected = mixmo.metrics.evaluate(logits[:, order], labels[order])
     (tmp_path / "test" / "6" / "0.png").write_bytes(b"not an image")
@@ -116,7 +116,7 @@ def test_only_the_test_images_of_a_folder_are_read(
 def test_scores_of_a_calibration_agree_with_plain_loops(
     runs: list[Run], tmp_path: Path, scored: Eval, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logits, labels = runs[0].logits("last")
+    logits, labels = runs[0].read_logits("last")
     calibration = calibrate(logits[:, ::2], labels[::2], level=0.8, risk=0.8)
     mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
     found = scored(tmp_path / "net")
@@ -262,7 +262,7 @@ def test_a_folder_named_as_the_data_set_is_not_read(
 
 def test_randomised_sets_are_the_same_each_time(runs: list[Run], tmp_path: Path, scored: Eval) -> None:
     """And the caller's random state is left as it was."""
-    logits, labels = runs[0].logits("last")
+    logits, labels = runs[0].read_logits("last")
     calibration = calibrate(logits, labels, method="aps", randomised=True)
     mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
     before = torch.get_rng_state()

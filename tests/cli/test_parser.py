@@ -93,3 +93,11 @@ def test_path_may_begin_with_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "taken").write_text("")
     assert str(tmp_path / "taken") in said("train", "digits/cut-mixmo", "--out=~/taken")
+
+
+def test_config_with_field_names_of_earlier_versions_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text("hidden: patchup\n")
+    assert main(["show", "digits/vanilla", "--config", str(tmp_path / "recipe.yaml")]) == 0
+    assert "feature_mixing: patchup" in capsys.readouterr().out

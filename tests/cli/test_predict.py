@@ -204,7 +204,7 @@ def test_the_fewest_held_out_images_are_exact():
 
 
 def test_randomised_sets_are_the_same_each_time(runs: list[Run], images: Path, tmp_path: Path, capsys):
-    calibration = mixmo.calibrate(*runs[0].logits(), method="aps", randomised=True)
+    calibration = mixmo.calibrate(*runs[0].read_logits(), method="aps", randomised=True)
     folder = mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
     assert run_predict(capsys, folder, images)[0] == run_predict(capsys, folder, images)[0]
 
@@ -216,7 +216,7 @@ def test_a_run_of_several_networks_is_an_ensemble(
     run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True))
     (path,) = images.glob("*/17.png")
     (row,) = json.loads(run_predict(capsys, run.path, path, "--format", "json")[0])
-    both = mixmo.predict([mixmo.load(path) for path in run.networks()], digits.test.images[[17]])
+    both = mixmo.predict([mixmo.load(path) for path in run.network_paths()], digits.test.images[[17]])
     assert row["probability"] == pytest.approx(both.confidence.item(), rel=1e-4)
     assert row["mutual_information"] == pytest.approx(both.mutual_information.item(), rel=1e-3)
 

@@ -69,7 +69,7 @@ def test_commands_read_the_newest_weights_and_name_their_step(stopped: Run, tmp_
 def test_scores_equal_those_of_the_scored_epochs(tmp_path: Path) -> None:
     """Of the averaged weights; and the run resumes to the same result as one without interruption."""
     run = train(RECIPE, tmp_path / "run", QUIET, until=10)
-    lines = run.metrics()
+    lines = run.read_metrics()
     with pytest.warns(Unfinished):
         scores = score_runs([run])
     top1 = [line["test"]["ensemble"]["top1"] for line in lines]
@@ -96,7 +96,9 @@ def test_scores_without_averaged_weights_equal_those_of_the_epoch(tmp_path: Path
     run = train(RECIPE.replace(average=0.0), tmp_path / "run", QUIET, until=5)
     with pytest.warns(Unfinished):
         scores = score_runs([run], epochs=["last"])
-    assert scores.reports["last"].ensemble.nll == pytest.approx(run.metrics()[-1]["test"]["ensemble"]["nll"], rel=1e-5)
+    assert scores.reports["last"].ensemble.nll == pytest.approx(
+        run.read_metrics()[-1]["test"]["ensemble"]["nll"], rel=1e-5
+    )
 
 
 def renew(checkpoint: Path) -> None:
@@ -110,8 +112,8 @@ def renew(checkpoint: Path) -> None:
 def test_a_checkpoint_replaced_while_it_is_read_is_read_again(
     stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
-    fill, reads = checkpoint.fill, 0
+    run = Run.open(shutil.copytree(stopped.path, tmp_path / "run"))
+    fill, reads = checkpoint.load_weights, 0
 
     def replaced(*given: Any) -> None:
         nonlocal reads
@@ -120,7 +122,7 @@ def test_a_checkpoint_replaced_while_it_is_read_is_read_again(
             renew(run.path / "checkpoints" / "00000013")
         fill(*given)
 
-    monkeypatch.setattr(checkpoint, "fill", replaced)
+    monkeypatch.setattr(checkpoint, "load_weights", replaced)
     with pytest.warns(Unfinished, match="those of step 14, "):
         load_network(run)
     assert reads == 2
@@ -129,7 +131,7 @@ def test_a_checkpoint_replaced_while_it_is_read_is_read_again(
 def test_a_state_replaced_while_it_is_read_is_read_again(
     stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, read = Run(shutil.copytree(stopped.path, tmp_path / "run")), checkpoint.read_state
+    run, read = Run.open(shutil.copytree(stopped.path, tmp_path / "run")), checkpoint.read_state
 
     def replaced(path: Path) -> checkpoint.State:
         if path.name == "00000013":
@@ -137,14 +139,14 @@ def test_a_state_replaced_while_it_is_read_is_read_again(
         return read(path)
 
     monkeypatch.setattr(checkpoint, "read_state", replaced)
-    assert len(run.metrics()) == 2
+    assert len(run.read_metrics()) == 2
 
 
 @pytest.mark.parametrize("until", [7, None])
 def test_scores_are_of_the_weights_read_first_while_a_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int | None
 ) -> None:
-    recipe, fill = RECIPE.replace(average=0.0), checkpoint.Checkpoints.fill
+    recipe, fill = RECIPE.replace(average=0.0), checkpoint.Checkpoints.load_weights
     run = train(recipe, tmp_path / "run", QUIET, until=5)
     grey = noise(tmp_path / "grey", {"train": 1, "test": 1}, "abc", (8, 8))
 
@@ -163,9 +165,9 @@ def test_scores_are_of_the_weights_read_first_while_a_training_continues(
     for look in (filters, told_apart):
         with pytest.warns(Unfinished, match="those of step 5, "):
             expected = look(run)
-        moving = Run(shutil.copytree(run.path, tmp_path / look.__name__))
+        moving = Run.open(shutil.copytree(run.path, tmp_path / look.__name__))
         with monkeypatch.context() as patched:
-            patched.setattr(checkpoint.Checkpoints, "fill", fill_and_go_on)
+            patched.setattr(checkpoint.Checkpoints, "load_weights", fill_and_go_on)
             with pytest.warns(Unfinished, match="those of step 5, "):
                 assert look(moving) == expected
 
@@ -181,7 +183,7 @@ def test_a_checkpoint_replaced_while_they_are_listed_is_found(stopped: Run, tmp_
                 (self.folder / "00000013").rename(self.folder / "00000014")
             return listed
 
-    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    run = Run.open(shutil.copytree(stopped.path, tmp_path / "run"))
     if kept:
         shutil.copytree(run.path / "checkpoints" / "00000013", run.path / "checkpoints" / "00000010")
     assert Replaced(run.path / "checkpoints").latest() == run.path / "checkpoints" / "00000014"
@@ -236,7 +238,7 @@ def test_a_path_may_begin_with_the_home_folder(stopped: Run, monkeypatch: pytest
 
 
 def test_a_damaged_checkpoint_raises_an_error(stopped: Run, tmp_path: Path) -> None:
-    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    run = Run.open(shutil.copytree(stopped.path, tmp_path / "run"))
     best = next((run.path / "checkpoints").glob("best-*-00001-of-*"))
     data = bytearray(best.read_bytes())
     data[-1] ^= 1
@@ -246,7 +248,7 @@ def test_a_damaged_checkpoint_raises_an_error(stopped: Run, tmp_path: Path) -> N
 
 
 def test_a_changed_digit_of_the_log_raises_an_error(stopped: Run, tmp_path: Path, said: Callable[..., str]) -> None:
-    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    run = Run.open(shutil.copytree(stopped.path, tmp_path / "run"))
     log, picture = run.path / "metrics.jsonl", tmp_path / "a.png"
     one, two = log.read_text().splitlines(keepends=True)
     top1 = json.loads(two)["test"]["ensemble"]["top1"]
@@ -257,21 +259,21 @@ def test_a_changed_digit_of_the_log_raises_an_error(stopped: Run, tmp_path: Path
     log.write_text(one)
     assert main(["analyse", "--csv", str(run.path)]) == 0
     log.write_text(one + two + '{"epoch": 3, "step": 15}\n')  # after the checkpoint: there is nothing to compare with
-    assert len(run.metrics()) == 3
+    assert len(run.read_metrics()) == 3
 
 
 def test_a_changed_state_raises_an_error(stopped: Run, tmp_path: Path) -> None:
-    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    run = Run.open(shutil.copytree(stopped.path, tmp_path / "run"))
     state = run.path / "checkpoints" / "00000013" / "state.json"
     logged = json.loads(state.read_text())["logged"]
     state.write_text(state.read_text().replace(logged["1"], logged["2"]))
     with pytest.raises(UserError, match=r"state\.json"):
-        run.metrics()
+        run.read_metrics()
 
 
 def test_a_damaged_line_of_the_log_leaves_the_weights_usable(stopped: Run, tmp_path: Path) -> None:
     """With a checkpoint of an earlier version, which has no checksums of the lines."""
-    run = Run(shutil.copytree(stopped.path, tmp_path / "run"))
+    run = Run.open(shutil.copytree(stopped.path, tmp_path / "run"))
     log, checkpoint = run.path / "metrics.jsonl", run.path / "checkpoints" / "00000013"
     state = json.loads((checkpoint / "state.json").read_text())
     (checkpoint / "state.json").write_text(json.dumps(state | {"logged": None}))

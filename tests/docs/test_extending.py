@@ -37,7 +37,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert page["report"].ensemble.top1 > 0.6  # a blind guess: a third
-    stored = evaluate(*Run.open("runs/own0").logits("last"))
+    stored = evaluate(*Run.open("runs/own0").read_logits("last"))
     again = evaluate(page["prediction"].logits, page["hues"](None).test.labels)
     assert again.ensemble.nll == pytest.approx(stored.ensemble.nll, abs=1e-5)
     assert set(page["mix"].weights.unique().tolist()) <= {0.0, 1.0}
@@ -55,15 +55,15 @@ def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_metric_of_ones_own(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """In every file and table that has ours, by a plain loop; last of all in a run that does not know it."""
     run = Run.open("runs/own0")
-    logits, labels = run.logits("last")
+    logits, labels = run.read_logits("last")
     answers = logits.mean(0).argmax(1).tolist()
     worst = min(
         sum(answer == k for answer, label in zip(answers, labels.tolist(), strict=True) if label == k)
         / labels.tolist().count(k)
         for k in range(3)
     )
-    assert run.json("scores.json")["last"]["ensemble"]["worst_class"] == pytest.approx(worst)
-    assert all("worst_class" in line["test"]["members"][1] for line in run.metrics())
+    assert run.read_scores()["last"]["ensemble"]["worst_class"] == pytest.approx(worst)
+    assert all("worst_class" in line["test"]["members"][1] for line in run.read_metrics())
     METRICS._things["later"] = page["worst_class"]
     for words in (["runs/own0"], ["runs/own0", "--on", "hues"]):
         assert main(["eval", *words]) == 0
@@ -80,7 +80,7 @@ def test_a_run_on_a_data_set_of_ones_own_that_sees_the_centre(page: dict[str, An
     net = mixmo.load(run.path)
     assert (net.about.size, net.about.resize) == ((3, 12, 12), 16)
     centre = page["hues"](None).test.images[:, 2:14, 2:14]
-    torch.testing.assert_close(mixmo.predict(net, centre).logits, run.logits("last")[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mixmo.predict(net, centre).logits, run.read_logits("last")[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_network_of_ones_own_is_saved(page: dict[str, Any], tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def test_a_clock_that_is_set_while_training(
     true, jumps = time.time, itertools.cycle((0, -1e7, 1e7))
     monkeypatch.setattr(time, "time", lambda: true() + next(jumps))
     run = train(SMALL.replace(epochs=2, repetition=1), tmp_path / "run", Runtime(device="cpu", save_seconds=0.1))
-    seconds = [line["seconds"] for line in run.metrics()]
+    seconds = [line["seconds"] for line in run.read_metrics()]
     assert 0 < seconds[0] <= seconds[1] < 600
-    assert all(0 < line["evaluation_seconds"] < 600 for line in run.metrics())
+    assert all(0 < line["evaluation_seconds"] < 600 for line in run.read_metrics())
     assert capsys.readouterr().err.endswith("  0:00 left\n")
 
 
@@ -107,7 +107,7 @@ def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
     assert run.recipe.epochs < 300
     assert took < 1.5 * 15  # other processes may slow it down
     again = train(run.recipe, tmp_path / "again", Runtime(device="cpu", quiet=True))
-    assert again.json("scores.json")["last"] == run.json("scores.json")["last"]
+    assert again.read_scores()["last"] == run.read_scores()["last"]
 
 
 def test_resuming_keeps_what_was_fitted(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_averaged_weights_are_scored_and_resumed(tmp_path: Path) -> None:
     whole = train(recipe, tmp_path / "whole", runtime)
     train(recipe, tmp_path / "run", runtime, until=30)
     run = train(recipe, tmp_path / "run", runtime, resume=True)
-    assert run.json("scores.json")["last"] == whole.json("scores.json")["last"]
+    assert run.read_scores()["last"] == whole.read_scores()["last"]
     plain = train(recipe.replace(average=0.0), tmp_path / "plain", runtime)
-    assert plain.metrics()[-1]["train"] == whole.metrics()[-1]["train"]
-    assert plain.metrics()[-1]["test"] != whole.metrics()[-1]["test"]
+    assert plain.read_metrics()[-1]["train"] == whole.read_metrics()[-1]["train"]
+    assert plain.read_metrics()[-1]["test"] != whole.read_metrics()[-1]["test"]

@@ -40,7 +40,7 @@ def copy(half: Path, tmp_path: Path) -> Path:
 def test_the_newest(copy: Path, name: str, content: bytes) -> None:
     (path,) = (copy / "checkpoints").glob(name)
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"00000007 cannot be used: .*; bring back .*, or remove that folder") as error:
+    with pytest.raises(UserError, match=r"00000007 cannot be used: .*remove that folder") as error:
         train(SMALL, copy, QUIET, resume=True)
     assert "\n" not in str(error.value)
 
@@ -95,7 +95,7 @@ def test_of_a_run_that_differs_only_in_its_seed(copy: Path, tmp_path: Path) -> N
 
 def test_a_recipe_that_was_edited(copy: Path) -> None:
     changed = SMALL.replace(lr=2 * SMALL.lr)
-    Run(copy).write_recipe(changed)
+    Run.open(copy).write_recipe(changed)
     with pytest.raises(UserError, match=r"00000007 cannot be used: .*recipe.yaml is not as it was"):
         train(changed, copy, QUIET, resume=True)
 
@@ -207,21 +207,21 @@ def test_a_log_that_changed(logged: Path, tmp_path: Path) -> None:
     log.write_text(three)
     with pytest.warns(UserWarning, match=r"its lines of epoch 1;"):  # what was lost before has been said
         run = train(LOGGED, path, QUIET, resume=True)
-    assert [line["epoch"] for line in run.metrics()] == [3, 4]
+    assert [line["epoch"] for line in run.read_metrics()] == [3, 4]
 
 
 def test_a_log_of_another_training(logged: Path, tmp_path: Path) -> None:
     other = train(LOGGED.replace(seed=1), tmp_path / "other", QUIET, until=3 * STEPS)
     path = Path(shutil.copytree(logged, tmp_path / "run"))
     shutil.copy(other.path / "metrics.jsonl", path)
-    refused(path, r"its lines of epochs 1, 2, 3 are damaged, edited or of another run; bring it back from a copy")
+    refused(path, r"its lines of epochs 1, 2, 3 are damaged")
 
 
 def test_a_log_with_a_line_twice(logged: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(logged, tmp_path / "run"))
     one, two, three = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
     (path / "metrics.jsonl").write_text(one + two + two + three)
-    refused(path, r"metrics.jsonl is damaged \(line 3 is of epoch 2, after epoch 2\); remove that line")
+    refused(path, r"metrics.jsonl is damaged: line 3 is not an epoch after epoch 2")
 
 
 def test_a_log_that_says_the_same_in_other_bytes(logged: Path, tmp_path: Path) -> None:

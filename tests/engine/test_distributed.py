@@ -97,9 +97,9 @@ def test_resume_with_another_number_of_processes(
     recipe = script.RECIPES["cut-mixmo"].replace(epochs=2)
     resumed = train(recipe, both / "run", Runtime(device="cpu", quiet=True), resume=True)
     whole = train(recipe, tmp_path / "whole", Runtime(device="cpu", quiet=True))
-    for two, one in zip(resumed.metrics(), whole.metrics(), strict=True):
+    for two, one in zip(resumed.read_metrics(), whole.read_metrics(), strict=True):
         assert two["train"]["loss"] == pytest.approx(one["train"]["loss"], rel=1e-6)
-    assert resumed.json("environment.json")["processes"] == 1
+    assert resumed.read_environment()["processes"] == 1
 
 
 def test_a_checkpoint_has_the_statistics_of_all_ghost_batches(both: Path, script: ModuleType, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_epoch_that_they_could_not_score_is_saved(both: Path, script: ModuleT
     steps = Schedule(recipe, 1437).steps_per_epoch
     assert [path.name for path in (both / "unscored" / "checkpoints").glob("0*")] == [f"{steps:08d}"]
     run = train(recipe, both / "unscored", script.RUNTIME, resume=True, until=steps)
-    assert [line["epoch"] for line in run.metrics()] == [1]
+    assert [line["epoch"] for line in run.read_metrics()] == [1]
 
 
 def test_a_lost_process_is_said_and_the_run_resumes(script: ModuleType, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ class Three(World):
     ("recipe", "sentence"),
     [
         ("digits/cut-mixmo", r"batch_size = 64 cannot be shared out among 3 processes; take a multiple of 3"),
-        ("digits/manifold-mixup", "hidden = manifold-mixup .* one device only"),
+        ("digits/manifold-mixup", "feature_mixing = manifold-mixup .* one device only"),
         ("digits/gradaug", "subnets = 3 .* one device only"),
     ],
 )

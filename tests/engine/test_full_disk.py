@@ -46,7 +46,7 @@ def full_after(count: int) -> Iterator[list[int]]:
 def same(run: Run, other: Run) -> bool:
     """Scores, logits and weights to the last bit, and every epoch's scores."""
     files = ("last.safetensors", "best.safetensors", "logits-last.safetensors", "logits-best.safetensors")
-    epochs = [[(line["epoch"], line["train"], line["test"]) for line in one.metrics()] for one in (run, other)]
+    epochs = [[(line["epoch"], line["train"], line["test"]) for line in one.read_metrics()] for one in (run, other)]
     return epochs[0] == epochs[1] and all((run.path / f).read_bytes() == (other.path / f).read_bytes() for f in files)
 
 

@@ -141,7 +141,7 @@ def test_training_with_ghost_batches(tmp_path: Path) -> None:
         train(chosen, tmp_path / str(number), runtime)
         for number, chosen in enumerate((recipe, recipe, recipe.replace(ghost=0)))
     ]
-    losses = [run.metrics()[-1]["train"]["loss"] for run in runs]
+    losses = [run.read_metrics()[-1]["train"]["loss"] for run in runs]
     assert losses[0] == losses[1] != losses[2]
     plain, ghost = (load_file(runs[number].path / "last.safetensors") for number in (2, 0))
     assert {name: weights.shape for name, weights in plain.items()} == {name: ghost[name].shape for name in ghost}
@@ -161,9 +161,9 @@ def test_ghost_batches_of_methods_that_work_on_whole_batches(tmp_path: Path, nam
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"ghost": 24}, "ghost = 24 with batch_size = 64"),
-        ({"ghost": 1}, "take a divisor of batch_size that is a multiple of b"),
-        ({"ghost": -8}, "ghost = -8; it cannot be negative"),
+        ({"ghost": 24}, "ghost = 24"),
+        ({"ghost": 1}, "multiple"),
+        ({"ghost": -8}, "ghost = -8"),
     ],
 )
 def test_what_ghost_batches_cannot_be(changes: dict[str, object], sentence: str) -> None:

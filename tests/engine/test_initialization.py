@@ -15,7 +15,7 @@ from mixmo.engine.initialization import fresh_network
 from mixmo.models import Network
 from mixmo.recipes import Recipe, named
 from mixmo.runs.directory import Run
-from mixmo.storage.files import load_tensors
+from mixmo.storage.weights import load_tensors
 
 RUNTIME = Runtime(device="cpu", quiet=True)
 PLAIN = named("digits/vanilla").replace(epochs=1, width=1, batch_size=128)
@@ -70,7 +70,7 @@ def test_training_goes_on_from_there_and_resumes_without_it(plain: Run, tmp_path
     recipe = PAIR.replace(epochs=2, lr=0.01, start=str(start))
     whole = train(recipe, tmp_path / "whole", RUNTIME)
     scratch = train(recipe.replace(start=None), tmp_path / "scratch", RUNTIME)
-    first, without = (run.metrics()[0]["test"]["ensemble"]["nll"] for run in (whole, scratch))
+    first, without = (run.read_metrics()[0]["test"]["ensemble"]["nll"] for run in (whole, scratch))
     assert first < without
     train(recipe, tmp_path / "halved", RUNTIME, until=30)
     shutil.rmtree(start)

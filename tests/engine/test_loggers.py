@@ -96,10 +96,10 @@ def test_a_run_s_own_metrics(runs: list[Run], tmp_path: Path) -> None:
     """What training writes can be logged as it is."""
     loggers = Loggers(["csv"], tmp_path)
     loggers.start(HYPERPARAMETERS)
-    for line in runs[0].metrics():
+    for line in runs[0].read_metrics():
         loggers.log(line)
     rows = in_csv(tmp_path)
-    for row, line in zip(rows, runs[0].metrics(), strict=True):
+    for row, line in zip(rows, runs[0].read_metrics(), strict=True):
         assert float(row["test/ensemble/top1"]) == line["test"]["ensemble"]["top1"]
         assert float(row["test/members/1/nll"]) == line["test"]["members"][1]["nll"]
         assert all(not isinstance(value, str) for value in numbers(line).values())

@@ -27,7 +27,7 @@ def test_an_epoch_of_cifar100_beats_chance(
 
     monkeypatch.setattr(data, "load", some)
     run = train(recipe, tmp_path / "run", Runtime(device="cpu", data=cifar100_root, quiet=True))
-    (line,) = run.metrics()
+    (line,) = run.read_metrics()
     assert line["step"] == IMAGES // 100
     assert line["test"]["ensemble"]["top1"] > 0.03  # chance is 0.01
     assert line["test"]["ensemble"]["nll"] < 4.5  # chance is log 100 = 4.605

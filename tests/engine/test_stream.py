@@ -130,7 +130,7 @@ def test_resume_equals_uninterrupted(root: Path, finished: Run, tmp_path: Path, 
 def test_scores_from_weights(finished: Run) -> None:
     """The network sees the middle of test images, and dataset.json says how large that is."""
     assert score_runs([finished], "logits") == score_runs([finished], "weights")
-    assert finished.json("dataset.json")["size"] == [3, 16, 16]
+    assert finished.read_dataset()["size"] == [3, 16, 16]
 
 
 def test_an_unreadable_test_image(root: Path, tmp_path: Path) -> None:
@@ -142,11 +142,11 @@ def test_an_unreadable_test_image(root: Path, tmp_path: Path) -> None:
         streamed = train(chosen, tmp_path / "streamed", RUNTIME)
     with pytest.warns(SkippedImages, match="1 of the 12 images of test-20"):
         assert_same(train(chosen, tmp_path / "resident", RESIDENT), streamed)
-    assert streamed.logits()[1].tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    assert streamed.read_logits()[1].tolist() == [0] * 4 + [1] * 3 + [2] * 4
     shutil.rmtree(copy / ".mixmo-cache")
     with pytest.warns(SkippedImages, match="1 of the 12 images of test-20"):
         again = score_runs([streamed], "weights", epochs=["last"]).to_dict()
-    assert again["last"] == streamed.json("scores.json")["last"]
+    assert again["last"] == streamed.read_scores()["last"]
     assert [path.name.rpartition("-")[0] for path in (copy / ".mixmo-cache").iterdir()] == ["test-20"]
 
 
@@ -159,11 +159,11 @@ def test_a_class_that_was_renamed_since(root: Path, finished: Run, tmp_path: Pat
     for file in ("recipe.yaml", "dataset.json"):
         text = (copy / file).read_text()
         (copy / file).write_text(text.replace(f"folder:{root}@", f"folder:{images}@"))
-    assert score_runs([Run(copy)], "weights", epochs=["last"]).to_dict()["last"] == finished.json("scores.json")["last"]
+    assert score_runs([Run.open(copy)], "weights", epochs=["last"]).to_dict()["last"] == finished.read_scores()["last"]
     for part in ("train", "val"):
         (images / part / "class1").rename(images / part / name)
     with pytest.raises(UserError, match="have changed since"):
-        score_runs([Run(copy)], "weights", epochs=["last"])
+        score_runs([Run.open(copy)], "weights", epochs=["last"])
     with pytest.raises(UserError, match="have changed since"):
         score_multiplexed([copy], "last", torch.device("cpu"))
 

@@ -40,6 +40,7 @@ from mixmo.models import FAMILIES, Network, Parts, multiply_adds, training_bytes
 from mixmo.recipes import Recipe, named
 from mixmo.runs.checkpoint import Snapshot
 from mixmo.runs.directory import Run
+from mixmo.runs.lock import claim, has_begun
 from mixmo.runs.network import load_network
 from mixmo.utils import memory
 from mixmo.utils.signals import Stopped
@@ -71,7 +72,7 @@ def begun(first_epoch: Path, tmp_path: Path) -> Path:
 def test_resume_equals_uninterrupted(finished: Run, tmp_path: Path, stop: int) -> None:
     train(SMALL, tmp_path / "run", RUNTIME, until=stop)
     if stop < 4 * STEPS:
-        assert not Run.open(tmp_path / "run").finished
+        assert not Run.open(tmp_path / "run").is_finished()
     assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
 
 
@@ -217,19 +218,19 @@ def test_a_signal_in_the_last_epoch_ends_an_ensemble(tmp_path: Path, monkeypatch
         patch.setattr(Trainer, "end_epoch", interrupted)
         with pytest.raises(Stopped, match=r"finished before it could stop; --resume"):
             train(recipe, tmp_path / "run", RUNTIME)
-    assert Run(tmp_path / "run" / "0").finished
+    assert Run.open(tmp_path / "run" / "0").is_finished()
     assert not (tmp_path / "run" / "1").exists()
-    assert train(recipe, tmp_path / "run", RUNTIME, resume=True).finished
+    assert train(recipe, tmp_path / "run", RUNTIME, resume=True).is_finished()
 
 
 @pytest.mark.parametrize("cut", ['{"epoch": 2, "train": {"loss": 1.0}', '{"epoch": 2, "tr'])
 def test_half_a_line_of_metrics_is_dropped(tmp_path: Path, cut: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(f'{{"epoch": 1}}\n{cut}')
-    assert Run(tmp_path).metrics() == [{"epoch": 1}]
+    assert Run(tmp_path, SMALL).read_metrics() == [{"epoch": 1}]
     for text, number in ((f'{cut}\n{{"epoch": 1}}\n', 1), (f'{{"epoch": 1}}\n{cut}\n', 2)):  # what ends was whole once
         (tmp_path / "metrics.jsonl").write_text(text)
-        with pytest.raises(UserError, match=rf"metrics.jsonl is damaged .* of line {number}"):
-            Run(tmp_path).metrics()
+        with pytest.raises(UserError, match=rf"metrics.jsonl is damaged: line {number}"):
+            Run(tmp_path, SMALL).read_metrics()
 
 
 def test_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +239,7 @@ def test_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(UserError, match=r"metrics.jsonl could not be written \(No space left"):
-        Run(tmp_path).add_metrics({"epoch": 1})
+        Run(tmp_path, SMALL).add_metrics({"epoch": 1})
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -312,7 +313,7 @@ def test_a_training_is_a_plain_loop(digits: Dataset, tmp_path: Path) -> None:
     weights = list(net.parameters())
     velocities = [torch.zeros_like(weight) for weight in weights]
     step = 0
-    for epoch, line in enumerate(run.metrics()):
+    for epoch, line in enumerate(run.read_metrics()):
         p, losses, right = recipe.mixer().chance((epoch + 1) / 3), [], []
         for samples in plan(recipe, 200, epoch).unique:
             rate = 0.2 / 2 * 64 / 128 * min(1.0, (step + 1) / 8) * (0.1 if epoch == 2 else 1.0)  # 8 = 2 b, for 200 / 64
@@ -344,7 +345,7 @@ def test_a_training_is_a_plain_loop(digits: Dataset, tmp_path: Path) -> None:
 def test_scores_from_logits_and_from_weights_agree(finished: Run) -> None:
     stored, again = score_runs([finished], "logits"), score_runs([finished], "weights")
     assert stored == again
-    assert stored.reports["last"].to_dict() == finished.json("scores.json")["last"]
+    assert stored.reports["last"].to_dict() == finished.read_scores()["last"]
 
 
 def test_several_runs_are_one_ensemble(finished: Run, tmp_path: Path) -> None:
@@ -352,25 +353,25 @@ def test_several_runs_are_one_ensemble(finished: Run, tmp_path: Path) -> None:
     other = train(SMALL.replace(seed=1), tmp_path / "other", RUNTIME)
     scores = score_runs([finished, other])
     last = scores.reports["last"]
-    by_hand = torch.cat([finished.logits()[0], other.logits()[0]]).double().mean(0)
-    labels = finished.logits()[1]
+    by_hand = torch.cat([finished.read_logits()[0], other.read_logits()[0]]).double().mean(0)
+    labels = finished.read_logits()[1]
     assert last.ensemble.top1 == pytest.approx((by_hand.argmax(1) == labels).double().mean().item())
     nll = -by_hand.log_softmax(1)[torch.arange(len(labels)), labels].mean().item()
     assert last.ensemble.nll == pytest.approx(nll)
     assert len(last.members) == 4
-    assert scores.summary.parameters == 2 * finished.json("scores.json")["parameters"]
+    assert scores.summary.parameters == 2 * finished.read_scores()["parameters"]
 
 
 def test_training_learns(finished: Run) -> None:
-    metrics = finished.metrics()
+    metrics = finished.read_metrics()
     assert metrics[-1]["train"]["loss"] < 0.8 * metrics[0]["train"]["loss"]
     assert metrics[-1]["test"]["ensemble"]["top1"] > 0.5
 
 
 def test_best_epoch_is_the_best_of_the_log(finished: Run) -> None:
-    tops = [line["test"]["ensemble"]["top1"] for line in finished.metrics()]
-    assert finished.json("scores.json")["best_epoch"] == tops.index(max(tops)) + 1
-    assert finished.json("scores.json")["best"]["ensemble"]["top1"] == pytest.approx(max(tops))
+    tops = [line["test"]["ensemble"]["top1"] for line in finished.read_metrics()]
+    assert finished.read_scores()["best_epoch"] == tops.index(max(tops)) + 1
+    assert finished.read_scores()["best"]["ensemble"]["top1"] == pytest.approx(max(tops))
 
 
 def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,8 +386,8 @@ def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Scorer, "score", score)
     run = train(SMALL.replace(validation=137, epochs=2), tmp_path / "run", RUNTIME)
-    assert [line["test"]["ensemble"]["top1"] for line in run.metrics()] == [0, 1]
-    assert run.json("scores.json")["best_epoch"] == 1
+    assert [line["test"]["ensemble"]["top1"] for line in run.read_metrics()] == [0, 1]
+    assert run.read_scores()["best_epoch"] == 1
 
 
 def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,10 +402,10 @@ def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch:
     recipe = SMALL.replace(epochs=1, precision="bf16", validation=137, size=6)
     run = train(recipe, tmp_path / "run", RUNTIME)
     assert asked == [(count, precision, 6) for precision in ("bf16", "fp32") for count in (360, 137)]
-    scores, net = run.json("scores.json"), load_network(run)
+    scores, net = run.read_scores(), load_network(run)
     assert scores["parameters"] == sum(weight.numel() for weight in net.parameters())
     assert scores["multiply_adds"] == multiply_adds(net, (1, 6, 6))
-    about = run.json("dataset.json")
+    about = run.read_dataset()
     assert (about["size"], about["resize"]) == ([1, 6, 6], 8)
     stored, held = safetensors.torch.load_file(run.path / "logits-last.safetensors"), hold_out(digits.train, 137, 0)[1]
     assert held is not None
@@ -415,7 +416,7 @@ def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatc
     same = evaluate(torch.eye(10)[None], torch.arange(10))
     monkeypatch.setattr(Scorer, "score", lambda *_: same)
     run = train(SMALL.replace(epochs=2), tmp_path / "run", RUNTIME)
-    assert run.json("scores.json")["best_epoch"] == 1
+    assert run.read_scores()["best_epoch"] == 1
     best, last = (load_network(run, which).state_dict() for which in ("best", "last"))
     assert any(not torch.equal(best[name], last[name]) for name in best)
 
@@ -431,8 +432,8 @@ def test_a_cpu_compiles_if_it_is_asked_to(
 
 def test_run_directory_explains_itself(finished: Run) -> None:
     assert finished.recipe == SMALL
-    assert finished.json("dataset.json")["classes"] == list("0123456789")
-    assert {"mixmo", "torch", "python", "device", "commit"} <= finished.json("environment.json").keys()
+    assert finished.read_dataset()["classes"] == list("0123456789")
+    assert {"mixmo", "torch", "python", "device", "commit"} <= finished.read_environment().keys()
     assert load_network(finished).members == 2
     assert not list(finished.path.rglob("*.tmp"))
 
@@ -445,7 +446,7 @@ def test_validation_split_is_held_out(digits: Dataset, tmp_path: Path) -> None:
     together = torch.cat((rest.images, held.images)).flatten(1)
     assert torch.equal(together.unique(dim=0), digits.train.images.flatten(1).unique(dim=0))
     run = train(SMALL.replace(validation=137, epochs=2), tmp_path / "run", RUNTIME)
-    scores, lines = run.json("scores.json"), run.metrics()
+    scores, lines = run.read_scores(), run.read_metrics()
     tops = [line["validation"]["ensemble"]["top1"] for line in lines]
     assert scores["best_by"] == "validation"
     assert scores["best_epoch"] == tops.index(max(tops)) + 1
@@ -486,7 +487,7 @@ def test_loggers_are_told_of_every_epoch(tmp_path: Path) -> None:
     assert len(table) == 1 + 4
     column = table[0].split(",").index("train/loss")
     losses = [float(row.split(",")[column]) for row in table[1:]]
-    assert losses == pytest.approx([line["train"]["loss"] for line in run.metrics()])
+    assert losses == pytest.approx([line["train"]["loss"] for line in run.read_metrics()])
 
 
 def test_refuses_to_overwrite(finished: Run) -> None:
@@ -499,7 +500,7 @@ def test_refuses_to_overwrite(finished: Run) -> None:
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     train(SMALL, tmp_path / "run", RUNTIME, until=3)
     with (
-        Run.open(tmp_path / "run").claimed(),
+        claim(tmp_path / "run"),
         pytest.raises(UserError, match=r"another process is training \S+run; wait"),
     ):
         train(SMALL, tmp_path / "run", RUNTIME, resume=True)
@@ -548,7 +549,7 @@ def test_what_fails_later_stays(
         with pytest.raises(type(error)):
             train(SMALL, tmp_path / "run", RUNTIME, resume=True, loggers=[logger])
     logger.finalize.assert_called_once_with(status)
-    assert train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4).begun
+    assert has_begun(train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4).path)
 
 
 def test_an_epoch_that_could_not_be_scored_is_scored_first(

@@ -114,7 +114,7 @@ def test_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: 
         if second.trains:
             assert said == ("too little memory" if 1 in winners else busy)
             assert (out / ".lock").exists()  # a third would be refused too
-            assert Run(out).recipe == LATER
+            assert Run.open(out).recipe == LATER
         else:
             assert said == ("too little memory" if fails else "")
             assert second.said == busy

@@ -54,7 +54,7 @@ def losses(recipe: Recipe, folder: Path, steps: int = 20) -> list[float]:
     torch.set_num_threads(1)
     dataset = data.load(recipe.dataset)
     with patch("mixmo.engine.trainer.fresh_network", double):
-        trainer = Trainer(recipe, dataset, Run(folder), RUNTIME, torch.device("cpu"))
+        trainer = Trainer(recipe, dataset, Run(folder, recipe), RUNTIME, torch.device("cpu"))
     trainer.net.train()
     values = []
     for step in range(steps):
@@ -84,7 +84,7 @@ def answers(folder: Path) -> dict[str, list[float]]:
     """The first head's answers to the streamed test images, and their labels."""
     dataset = data.load(f"folder:{folder}@8", stream=True, workers=0)
     recipe = RECIPES["cut-mixmo"].replace(dataset=dataset.name, batch_size=8)
-    trainer = Trainer(recipe, dataset, Run(folder / "none"), RUNTIME, torch.device("cpu"))
+    trainer = Trainer(recipe, dataset, Run(folder / "none", recipe), RUNTIME, torch.device("cpu"))
     found = trainer.scorer.answers(dataset.test)
     return {"logits": found.logits[0].flatten().tolist(), "labels": found.labels.tolist()}
 

@@ -31,13 +31,13 @@ def test_scores_are_the_stored_ones(four: list[Path]) -> None:
         found = compare_runs(four, which)
         assert [run.run for run in found.runs] == list(map(str, four))
         for run in found.runs[:3]:
-            stored = Run(run.run).json("scores.json")[which]["ensemble"]
+            stored = Run.open(run.run).read_scores()[which]["ensemble"]
             assert run.scores == {name: stored[name] for name in run.scores}
             assert run.finished
 
 
 def test_an_unfinished_run_has_the_scores_of_its_last_scored_epoch(four: list[Path]) -> None:
-    run, (line, *_) = compare_runs(four).runs[3], Run(four[3]).metrics()
+    run, (line, *_) = compare_runs(four).runs[3], Run.open(four[3]).read_metrics()
     assert (run.finished, run.epoch) == (False, 1)
     assert run.scores["top1"] == line["test"]["ensemble"]["top1"]
 
@@ -53,7 +53,7 @@ def test_only_recipe_fields_that_differ_are_listed(four: list[Path]) -> None:
 def test_seeds_of_finished_runs_are_averaged(four: list[Path]) -> None:
     (group,) = compare_runs(four).seeds
     assert group.runs == [str(four[0]), str(four[2])]
-    values = [Run(path).json("scores.json")["last"]["ensemble"]["nllc"] for path in group.runs]
+    values = [Run.open(path).read_scores()["last"]["ensemble"]["nllc"] for path in group.runs]
     assert group.mean["nllc"] == pytest.approx(sum(values) / 2)
     assert group.std["nllc"] == pytest.approx(statistics.stdev(values))
     assert compare_runs([four[0], four[0]]).seeds == []  # one seed

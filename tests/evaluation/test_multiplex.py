@@ -36,7 +36,7 @@ def test_rows_agree_with_stored_scores_and_with_predict(run: Run, digits: Datase
     assert [row.images_per_pass for row in found.rows] == [1, 2, 3]
     assert [row.members_per_image for row in found.rows] == [3, 1.5, 1]
     first, _, last = found.rows
-    stored = run.json("scores.json")
+    stored = run.read_scores()
     assert first.scores.top1 == pytest.approx(stored["last"]["ensemble"]["top1"], abs=1e-6)
     assert last.multiply_adds == pytest.approx(stored["multiply_adds"] / 3)
     assert last.scores.top1 > 0.2  # ten classes: the heads do read their own

@@ -45,7 +45,7 @@ def files(digits: Dataset, tmp_path: Path) -> Path:
 
 
 def test_predicted_logits_of_a_run_equal_its_stored_ones(model: Model, runs: list[Run]) -> None:
-    found, stored = predict_images([model], dataset_images(model, None, None)), runs[0].logits()
+    found, stored = predict_images([model], dataset_images(model, None, None)), runs[0].read_logits()
     assert torch.equal(found.logits, stored.logits)
     assert torch.equal(found.labels, stored.labels)
 

@@ -113,7 +113,7 @@ def test_cells_pool_and_mean_error_agree_with_a_plain_loop(runs: list[Run], fold
 def test_clean_scores_equal_the_stored_scores_of_the_run(runs: list[Run], few: Path):
     for which in ("last", "best"):
         scores = score_corruptions(paths(runs[:1]), few, which, CPU)
-        stored = runs[0].json("scores.json")[which]["ensemble"]
+        stored = runs[0].read_scores()[which]["ensemble"]
         assert scores.clean == pytest.approx([stored[key] for key in ("top1", "top5", "nll")])
         assert scores.which == which
 
@@ -123,7 +123,7 @@ def test_clean_and_corrupted_scores_are_of_the_same_weights_if_a_training_ends_m
 ) -> None:
     monkeypatch.setitem(DATASETS._things, "cifar10", lambda root: dataset(32))
     run, other = (make_run(tmp_path / name, 0, until=1) for name in ("run", "other"))
-    fill = Checkpoints.fill
+    fill = Checkpoints.load_weights
 
     def fill_and_end(*given: Any, **options: Any) -> int:
         step = fill(*given, **options)
@@ -132,10 +132,10 @@ def test_clean_and_corrupted_scores_are_of_the_same_weights_if_a_training_ends_m
 
     with pytest.warns(Unfinished):
         expected = score_corruptions([other.path], few, "last", CPU)
-    monkeypatch.setattr(Checkpoints, "fill", fill_and_end)
+    monkeypatch.setattr(Checkpoints, "load_weights", fill_and_end)
     with pytest.warns(Unfinished):
         found = score_corruptions([run.path], few, "last", CPU)
-    assert run.finished
+    assert run.is_finished()
     assert found == expected
 
 

@@ -27,7 +27,7 @@ from mixmo.exporters.graph import Deployed
 from mixmo.models.metadata import About
 from mixmo.recipes import named
 from mixmo.runs.directory import Run
-from mixmo.storage.files import load_tensors
+from mixmo.storage.weights import load_tensors
 from mixmo.utils.errors import UserError
 
 SIZE, CLASSES, TEMPERATURE = (1, 8, 8), tuple("0123456789"), 1.7
@@ -512,9 +512,9 @@ def test_command_states_what_a_precision_costs(
     images = (digits.test.images / 255).permute(0, 3, 1, 2).contiguous()
     probs, about = run_file(path, images)["probs"], metadata(path)
     top1 = (probs.argmax(1) == digits.test.labels.numpy()).mean()
-    whole = (held_out.logits()[0].mean(0) / about["temperature"]).softmax(1).numpy()
+    whole = (held_out.read_logits()[0].mean(0) / about["temperature"]).softmax(1).numpy()
     assert 1e-6 < np.abs(probs - whole).mean() < 5e-3
-    before = held_out.json("scores.json")["last"]["ensemble"]["top1"]
+    before = held_out.read_scores()["last"]["ensemble"]["top1"]
     assert f"Top1: {100 * top1:.2f} %; in PyTorch in float32 {100 * before:.2f} % (360 test images)" in out
     assert abs(top1 - before) < 0.05
     assert path.stat().st_size < 0.75 * files[path.suffix[1:]].stat().st_size

@@ -221,10 +221,10 @@ def test_load_a_run(run: Run, digits: Dataset, tmp_path: Path):
     about = net.about
     assert about.classes == digits.classes
     assert (about.size, about.resize, about.dataset) == ((1, 8, 8), None, "digits")
-    assert about.scores["top1"] == run.json("scores.json")["last"]["ensemble"]["top1"]
+    assert about.scores["top1"] == run.read_scores()["last"]["ensemble"]["top1"]
     assert about.calibration.samples == 300
     prediction = mixmo.predict(net, digits.test.images)  # uint8: it knows its normalisation
-    torch.testing.assert_close(prediction.logits, run.logits()[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(prediction.logits, run.read_logits()[0], atol=1e-4, rtol=1e-4)
     covered = prediction.sets[torch.arange(360), digits.test.labels].double().mean().item()
     assert covered == pytest.approx(0.9, abs=0.06)
     folder = mixmo.save_pretrained(net, tmp_path / "model")
@@ -241,7 +241,7 @@ def test_load_a_run_in_shards_of_half_precision(digits: Dataset, tmp_path: Path)
     net = mixmo.load(run.path)
     assert {p.dtype for p in net.parameters()} == {torch.float32}
     logits = mixmo.predict(net, digits.test.images).logits
-    torch.testing.assert_close(logits, run.logits()[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits, run.read_logits()[0], atol=1e-4, rtol=1e-4)
     again = mixmo.load(mixmo.save_pretrained(net, tmp_path / "saved"))
     torch.testing.assert_close(mixmo.predict(again, digits.test.images).logits, logits, atol=1e-5, rtol=1e-5)
 
@@ -263,7 +263,7 @@ def test_a_run_without_validation_images_is_not_calibrated(runs: list[Run]):
 
 def test_a_calibration_is_never_lost_in_silence(run: Run, tmp_path: Path):
     """LabelledLogits without it look like answers with it."""
-    copy = Run(shutil.copytree(run.path, tmp_path / "run"))
+    copy = Run.open(shutil.copytree(run.path, tmp_path / "run"))
     path = copy.path / "logits-last.safetensors"
     whole = load_file(path)
     path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
@@ -279,9 +279,9 @@ def test_a_calibration_is_never_lost_in_silence(run: Run, tmp_path: Path):
 
 
 def test_a_run_that_describes_its_images_wrongly(run: Run, tmp_path: Path):
-    copy = Run(shutil.copytree(run.path, tmp_path / "run"))
+    copy = Run.open(shutil.copytree(run.path, tmp_path / "run"))
     (copy.path / checksums.NAME).unlink()
-    before = run.json("dataset.json")
+    before = run.read_dataset()
     for field, value, message in (
         ("size", [1, 10**9, 8], "size says 1000000000 pixels a side"),
         ("std", [0], "std"),
@@ -386,7 +386,7 @@ def test_a_pickle_is_not_read(name: str, saved: Path, tmp_path: Path):
 
 def test_a_pickle_under_another_name(saved: Path):
     (saved / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(UserError, match=r"model.safetensors is damaged"):
+    with pytest.raises(UserError, match=r"model\.safetensors"):
         mixmo.load(saved)
 
 
@@ -395,9 +395,7 @@ def test_weights_of_another_architecture(saved: Path):
     config = json.loads((saved / "config.json").read_text())
     config["architecture"]["create"] = "wrn16_1"
     (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        UserError, match=r"another architecture: core\.stages\.0\.1\.bn1\.weight is missing there.* more"
-    ):
+    with pytest.raises(UserError, match=r"another architecture: core\.stages\.0\.1\.bn1\.weight is missing there"):
         mixmo.load(saved)
     config["architecture"]["create"] = "wrn10_2"
     (saved / "config.json").write_text(json.dumps(config))
@@ -559,16 +557,6 @@ def test_nothing_said_of_the_network(saved: Path):
         mixmo.load(saved)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
-def test_weights_of_another_type(saved: Path, dtype: torch.dtype):
-    (saved / checksums.NAME).unlink()
-    tensors = load_file(saved / "model.safetensors")
-    tensors["heads.1.bias"] = tensors["heads.1.bias"].to(dtype)
-    save_file(tensors, saved / "model.safetensors")
-    with pytest.raises(UserError, match=rf"heads.1.bias is {dtype} there; build"):
-        mixmo.load(saved)
-
-
 def test_weights_of_mixed_precision(saved: Path):
     (saved / checksums.NAME).unlink()
     images, expected = torch.randn(2, 3, 32, 32), mixmo.load(saved)
@@ -633,8 +621,9 @@ def test_a_saved_network_has_no_best_epoch():
 
 def test_what_a_killed_process_left_goes_and_a_living_one_is_left_alone(tmp_path: Path):
     net, target = mixmo.create("wrn10_1", classes=3), tmp_path / "a"
-    code = "import os, sys; from pathlib import Path; from mixmo.files import drafts\n"
-    code += "with drafts(Path(sys.argv[1])) as d: (d / 'half').touch(); print('there', flush=True); sys.stdin.read()"
+    code = "import os, sys; from pathlib import Path; from mixmo.storage.files import staging_folder\n"
+    code += "with staging_folder(Path(sys.argv[1])) as d:\n"
+    code += " (d / 'half').touch(); print('there', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code, target], stdin=PIPE, stdout=PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "there\n"

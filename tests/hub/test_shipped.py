@@ -106,7 +106,7 @@ def test_the_card(root: Path, runs: list[Run]) -> None:
     card = ModelCard.load(root / NAME / "README.md")
     assert (card.data.license, card.data.datasets) == ("mit", ["digits"])
     assert {result.metric_name for result in card.data.eval_results} >= {"Top1", "NLL", "NLL, calibrated", "ECE"}
-    minutes = runs[0].json("scores.json")["seconds"] / 60
+    minutes = runs[0].read_scores()["seconds"] / 60
     for words in (
         f'net = mixmo.from_pretrained("{NAME}")',
         f"mixmo predict {NAME} photos/",
@@ -218,7 +218,7 @@ def test_the_promised_network_is_there() -> None:
 def test_what_is_really_shipped(name: str) -> None:
     folder, net = module.shipped_folder(name), mixmo.load(name)
     assert {path.name for path in folder.iterdir()} == {"README.md", checksums.NAME, "config.json", "model.safetensors"}
-    assert checksums.read(folder).keys() == {"config.json", "model.safetensors"}
+    assert checksums.read_sums(folder).keys() == {"config.json", "model.safetensors"}
     stored = load_file(folder / "model.safetensors")
     assert (folder / "model.safetensors").stat().st_size < 16e6
     assert {tensor.dtype for tensor in stored.values() if tensor.dim() > 1} == {torch.bfloat16}

@@ -58,7 +58,7 @@ def test_what_is_asked_for_is_drawn(inside: Path, runs: list[Run], monkeypatch: 
     monkeypatch.setattr(pairs, "draw", lambda recipe, data, n: asked.append((recipe.width, data.name, n)) or empty)
     monkeypatch.setattr(dynamics, "draw", lambda runs: asked.append(tuple(run.path for run in runs)) or empty)
     both = Run.create(inside / "both", runs[0].recipe.replace(networks=2))
-    for place in both.networks():
+    for place in both.network_paths():
         Run.create(place, runs[0].recipe)
     assert main(["plot", "masks", "--images", "3", "5", "--draw", "7"]) == 0
     assert main(["plot", "pairs", "digits/cut-mixmo", "--width", "3", "--draw", "8"]) == 0

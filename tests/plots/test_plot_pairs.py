@@ -99,7 +99,7 @@ def test_every_method(digits: Dataset, method: str) -> None:
     assert all(line.images.min() >= 0 and line.images.max() <= 1 for line in lines)
     assert (sheet.shares is None) == (recipe.members == 1 or recipe.mask == "concat")
     assert len(sheet.captions) == (recipe.heads or recipe.members)
-    inside = {recipe.hidden, recipe.saliency} - {"none"}  # what the network alone can show
+    inside = {recipe.feature_mixing, recipe.saliency} - {"none"}  # what the network alone can show
     assert all(name in note(recipe) for name in inside)
 
 

@@ -12,7 +12,7 @@ from mixmo.runs.network import load_network
 
 
 def test_lines_are_the_logged_values(runs: list[Run]) -> None:
-    table, log = columns(runs[0]), runs[0].metrics()
+    table, log = columns(runs[0]), runs[0].read_metrics()
     drawn = {panel.column: dynamics.lines(panel, table) for panel in dynamics.PANELS}
     assert drawn["test.ensemble.top1"] == [[100 * line["test"]["ensemble"]["top1"] for line in log]]
     assert drawn["test.ensemble.nllc"] == [[line["test"]["ensemble"]["nllc"] for line in log]]

@@ -40,7 +40,7 @@ def test_networks_are_scored_together(
     monkeypatch.setattr(corruption, "corrupted_digits", lambda: Split(images, labels))
     with shown():
         found = corruption.corrupted_scores(runs, which, Path("nowhere"), CPU)
-    about = runs[0].json("dataset.json")
+    about = runs[0].read_dataset()
     x = (images.permute(0, 3, 1, 2) / 255 - about["mean"][0]) / about["std"][0]
     with torch.no_grad():
         heads = torch.cat([load_network(run, which).eval().each(x) for run in runs]).double()

@@ -64,7 +64,7 @@ def test_the_epochs_of_the_first_seed_by_row(tmp_path: Path, runs: list[Run]) ->
     labels = [made.plan.table.rows[i].label for i in (3, 4)]
     assert [(line["run"], line["epoch"]) for line in lines] == [(label, epoch) for label in labels for epoch in "12"]
     for place, line in enumerate(lines):
-        logged = runs[1 - place // 2].metrics()[place % 2]
+        logged = runs[1 - place // 2].read_metrics()[place % 2]
         assert float(line["test.ensemble.nllc"]) == pytest.approx(logged["test"]["ensemble"]["nllc"])
     assert there.asked == {"metrics.jsonl"}
     drawn = output.picture(made, output.shown_runs(made, there), None)

@@ -235,11 +235,11 @@ def test_several_processes_do_not_claim_runs_from_each_other(tmp_path: Path, mon
 def test_the_last_ten_epochs_are_ten_epochs_where_not_all_were_scored(tmp_path: Path) -> None:
     lines = [{"epoch": epoch, "test": {"ensemble": {"top1": epoch / 100}}} for epoch in range(2, 21, 2)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert scores.of_epochs("top1", Run(tmp_path)) == pytest.approx((12 + 14 + 16 + 18 + 20) / 500)
+    assert scores.of_epochs("top1", Run(tmp_path, Recipe())) == pytest.approx((12 + 14 + 16 + 18 + 20) / 500)
 
 
 def test_a_setting_that_a_row_cannot_have_names_the_row() -> None:
-    with pytest.raises(UserError, match=r"main-table, MIMO b=4.*does not divide"):
+    with pytest.raises(UserError, match=r"main-table, MIMO b=4.*multiple"):
         expand(paper.load("main-table"), "paper", {"batch_size": 66})
 
 

@@ -81,7 +81,7 @@ def test_a_run_whose_worker_is_killed_resumes_and_finishes(
     (broken,) = [recipe for recipe in recipes if f"{run_name(recipe)}: its worker died" in said]
     alone, run = train(broken, tmp_path / "alone", RUNTIME), store.find(broken)
     assert run is not None
-    assert all(run.json("scores.json")[which] == alone.json("scores.json")[which] for which in ("best", "last"))
+    assert all(run.read_scores()[which] == alone.read_scores()[which] for which in ("best", "last"))
     assert all(store.find(recipe) for recipe in recipes)
 
 

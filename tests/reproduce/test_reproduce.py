@@ -27,6 +27,7 @@ from mixmo.reproduce.output import some_images
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
 from mixmo.runs.directory import Run
+from mixmo.runs.lock import claim
 from mixmo.runs.network import load_network
 
 SETTINGS = {"batch_size": 256, "epochs": 1}
@@ -60,18 +61,16 @@ def changed(folder: Path) -> dict[str, int]:
 
 
 def test_the_table_says_ours_the_papers_and_the_difference(made: Path) -> None:
-    runs = [Run(made / "runs" / run_name(recipe)) for recipe in recipes("best-ensembles")]
+    runs = [Run.open(made / "runs" / run_name(recipe)) for recipe in recipes("best-ensembles")]
     rows = {(row["row"], row["column"]): row for row in table(made)}
-    top1 = [100 * run.json("scores.json")["best"]["ensemble"]["top1"] for run in runs]
+    top1 = [100 * run.read_scores()["best"]["ensemble"]["top1"] for run in runs]
     one = rows["N=1", "average Top1 %"]
     assert float(one["ours"]) == pytest.approx(sum(top1) / 3)
     assert float(one["spread"]) == pytest.approx((sum((x - sum(top1) / 3) ** 2 for x in top1) / 2) ** 0.5)
     assert (one["paper"], one["paper_spread"], one["seeds"]) == ("85.77", "0.14", "3")
     assert float(one["difference"]) == pytest.approx(sum(top1) / 3 - 85.77)
-    best = max(runs, key=lambda run: run.json("scores.json")["best"]["ensemble"]["top1"])
-    assert float(rows["N=1", "best run NLLc"]["ours"]) == pytest.approx(
-        best.json("scores.json")["best"]["ensemble"]["nllc"]
-    )
+    best = max(runs, key=lambda run: run.read_scores()["best"]["ensemble"]["top1"])
+    assert float(rows["N=1", "best run NLLc"]["ours"]) == pytest.approx(best.read_scores()["best"]["ensemble"]["nllc"])
     triple = rows["N=3", "average NLLc"]
     assert float(triple["ours"]) == pytest.approx(score_runs(runs).reports["best"].ensemble.nllc)
     assert (triple["seeds"], triple["spread"]) == ("1", "")
@@ -206,7 +205,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(tmp_path: Path, capsys: pyt
     thread.join()
     assert status == 130
     assert "0 of 1 runs done before it; the same command continues" in capsys.readouterr().err
-    assert not Run(folder).finished
+    assert not Run.open(folder).is_finished()
     assert any((folder / "checkpoints").iterdir())
     assert main(command) == 0
     assert "(resumed)" in capsys.readouterr().err
@@ -223,7 +222,7 @@ def test_dynamics(tmp_path: Path) -> None:
     run = train(wanted, tmp_path / "runs" / run_name(wanted), Runtime(device="cpu", quiet=True))
     assert main(["reproduce", "dynamics", *SMOKE, "--report", "--out", str(tmp_path)]) == 0
     rows = {(r["row"], r["column"]): r["ours"] for r in table(tmp_path, "dynamics")}
-    members = [member["top1"] for member in run.metrics()[-1]["test"]["members"]]
+    members = [member["top1"] for member in run.read_metrics()[-1]["test"]["members"]]
     assert float(rows[row.label, "individual Top1 %"]) == pytest.approx(50 * sum(members))
     assert [label for (label, column), ours in rows.items() if ours and column == "NLLc"] == [row.label]
     epochs = list(csv.DictReader((tmp_path / "tables" / SLUG / "dynamics-epochs.csv").read_text().splitlines()))
@@ -238,7 +237,7 @@ def test_corruptions_of_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str
     run = train(vanilla, out / "runs" / run_name(vanilla), Runtime(device="cpu", quiet=True))
     assert main(["reproduce", "cifar100-c", *SMOKE, "--report", "--out", str(out)]) == 0
     assert "Corrupted images: digits, corrupted here; not CIFAR-100-C" in capsys.readouterr().out
-    net, about = load_network(run, "best").eval(), run.json("dataset.json")
+    net, about = load_network(run, "best").eval(), run.read_dataset()
     images, labels = corruption.corrupted_digits()
     assert len(images) == 19 * 5 * 360
     right = []
@@ -268,7 +267,7 @@ def test_scores_on_other_corrupted_images_are_not_taken(
         return next(line for line in text.splitlines() if line.startswith("| 1 Net. |")).split("|")[2].strip(), text
 
     def scored(paths: list[Path], folder: Path, which: str, device: object) -> CorruptionScores:
-        assert [Run(path).recipe for path in paths] == [recipe]
+        assert [Run.open(path).recipe for path in paths] == [recipe]
         assert which == "best"
         pooled = BriefScores(top1={"CIFAR-100-C": 0.5, "cifar100-c-style": 0.25}[folder.name], top5=0.75, nll=2.5)
         return CorruptionScores(str(folder), which, 10_000, clean=pooled, pooled=pooled, mce=None, corruptions={})
@@ -380,14 +379,14 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
     out, (first, second, third) = tmp_path / "out", recipes("best-ensembles")
     (out / "runs" / run_name(first)).mkdir(parents=True)
     (out / "runs" / run_name(first) / "notes.txt").write_text("mine")
-    with Run.create(out / "runs" / run_name(second), second).claimed():
+    with claim(Run.create(out / "runs" / run_name(second), second).path):
         status = main(["reproduce", "best-ensembles", *SMOKE, "--seeds", "3", "--out", str(out)])
     errors = capsys.readouterr().err
     assert status == 2
     assert "exists already" in errors
     assert "another process is training" in errors
     assert "2 of 3 runs failed and are missing above" in errors
-    assert Run(out / "runs" / run_name(third)).finished
+    assert Run.open(out / "runs" / run_name(third)).is_finished()
 
 
 def test_too_little_memory_for_one_run_does_not_stop_the_others(

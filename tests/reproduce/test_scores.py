@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mixmo.evaluation.analysis import activity, core_norms, encoder_norms
-from mixmo.recipes import named
+from mixmo.recipes import Recipe, named
 from mixmo.reproduce import scores
 from mixmo.runs.directory import Run
 from mixmo.runs.network import load_network
@@ -55,8 +55,8 @@ def test_scores_of_the_last_ten_epochs(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     middle = 10.5  # the mean of 6, ..., 15
     for name, value in (("top1", middle / 20), ("members top1", middle / 40), ("ratio_error", 2 * middle)):
-        assert scores.of_epochs(name, Run(tmp_path)) == pytest.approx(value)
-    assert math.isnan(scores.of_epochs("nllc", Run(tmp_path)))
+        assert scores.of_epochs(name, Run(tmp_path, Recipe())) == pytest.approx(value)
+    assert math.isnan(scores.of_epochs("nllc", Run(tmp_path, Recipe())))
 
 
 def test_scores_of_filters(runs: list[Run]) -> None:

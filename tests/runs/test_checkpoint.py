@@ -1,4 +1,4 @@
-"""Checkpoints: whole at any moment, bounded in size, kept as asked for."""
+"""Checkpoints are complete at any moment, bounded in size, and kept as configured."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from mixmo.models import Network, create
 from mixmo.recipes import named
 from mixmo.runs.checkpoint import Checkpoints, Snapshot, State, read_state
 from mixmo.runs.network import load_network
-from mixmo.storage.files import halve, load_tensors, save_tensors
+from mixmo.storage.weights import load_tensors
 
 SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=128)
 STEPS = 22
@@ -34,7 +34,7 @@ def small() -> tuple[Network, torch.optim.SGD]:
 
 
 @pytest.mark.parametrize("after", [0.05, 0.4, 1.1])
-def test_killed_at_any_moment_leaves_a_loadable_one(tmp_path: Path, after: float) -> None:
+def test_process_killed_at_any_moment_leaves_a_loadable_checkpoint(tmp_path: Path, after: float) -> None:
     """SIGKILL while checkpoints are written as fast as they can."""
     out = tmp_path / "run"
     arguments = [sys.executable, "-m", "mixmo", *COMMAND, "--save_seconds", "0.0001", "--out", str(out)]
@@ -52,7 +52,9 @@ def test_killed_at_any_moment_leaves_a_loadable_one(tmp_path: Path, after: float
     train(SMALL.replace(epochs=40), out, Runtime(device="cpu", quiet=True), resume=True, until=state.step + 1)
 
 
-def test_writing_does_not_hold_up_training_nor_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_is_written_in_the_background_and_unaffected_by_later_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is written is what weights and state were when `save` was called, although they change while it is slow."""
     net, optimizer = small()
     fetch = Snapshot.fetch
@@ -76,7 +78,7 @@ def test_writing_does_not_hold_up_training_nor_see_it(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("ruined", ["weights", "momentum"])
-def test_what_is_not_finite_replaces_nothing(tmp_path: Path, ruined: str) -> None:
+def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path: Path, ruined: str) -> None:
     """Also where no answer shows it: after a ReLU, minus infinity is zero."""
     (net, optimizer), checkpoints = small(), Checkpoints(tmp_path)
     parameter = next(net.parameters())
@@ -90,7 +92,7 @@ def test_what_is_not_finite_replaces_nothing(tmp_path: Path, ruined: str) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
 
 
-def test_a_failure_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, optimizer = small()
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(State(step=1), net, optimizer, None)
@@ -106,32 +108,18 @@ def test_a_failure_in_the_background_is_raised(tmp_path: Path, monkeypatch: pyte
     assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
 
 
-def test_shards_are_bounded_and_read_back(tmp_path: Path) -> None:
-    tensors = {f"layer.{i}": torch.randn(100, 50, generator=torch.Generator().manual_seed(i)) for i in range(9)}
-    save_tensors(tensors, tmp_path / "weights.safetensors", shard_mb=0.05)
-    shards = sorted(tmp_path.glob("weights-*.safetensors"))
-    assert len(shards) == 5
-    assert all(path.stat().st_size < 51_000 for path in shards)
-    again = load_tensors(tmp_path / "weights.safetensors")
-    assert again.keys() == tensors.keys()
-    assert all(torch.equal(again[name], tensors[name]) for name in tensors)
-    shards[2].unlink()
-    with pytest.raises(UserError, match=r"weights-00003-of-00005.safetensors is missing"):
-        load_tensors(tmp_path / "weights.safetensors")
-
-
-def test_a_run_in_shards_resumes_and_scores_the_same(tmp_path: Path) -> None:
+def test_run_in_shards_resumes_to_the_same_scores(tmp_path: Path) -> None:
     runtime = Runtime(device="cpu", quiet=True, shard_mb=0.1)
     train(SMALL, tmp_path / "run", runtime, until=STEPS)
     assert list((tmp_path / "run" / "checkpoints").glob("*/weights-*-of-*.safetensors"))
     run = train(SMALL, tmp_path / "run", runtime, resume=True)
     whole = train(SMALL, tmp_path / "whole", Runtime(device="cpu", quiet=True))
-    assert run.json("scores.json")["last"] == whole.json("scores.json")["last"]
+    assert run.read_scores()["last"] == whole.read_scores()["last"]
     assert score_runs([run], "weights").reports["last"] == score_runs([run]).reports["last"]
     assert not (run.path / "last.safetensors").exists()
 
 
-def test_compact_halves_files_and_scores_what_it_stores(tmp_path: Path) -> None:
+def test_compact_files_have_half_the_size_and_their_own_scores(tmp_path: Path) -> None:
     runtime = Runtime(device="cpu", quiet=True, compact=True)
     train(SMALL, tmp_path / "run", runtime, until=STEPS)
     checkpoint = next((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
@@ -145,18 +133,13 @@ def test_compact_halves_files_and_scores_what_it_stores(tmp_path: Path) -> None:
     whole = train(SMALL, tmp_path / "whole", Runtime(device="cpu", quiet=True))
     sizes = [(r.path / "last.safetensors").stat().st_size for r in (run, whole)]
     assert sizes[0] < 0.56 * sizes[1]
-    difference = [abs(r.metrics()[-1]["train"]["loss"]) for r in (run, whole)]
+    difference = [abs(r.read_metrics()[-1]["train"]["loss"]) for r in (run, whole)]
     assert difference[0] == pytest.approx(difference[1], rel=0.05)
     assert next(load_network(run).parameters()).dtype == torch.float32
 
 
-def test_halving_keeps_integers_and_vectors() -> None:
-    tensors = {"w": torch.randn(2, 2), "b": torch.randn(2), "n": torch.tensor([[3]])}
-    assert [t.dtype for t in halve(tensors).values()] == [torch.bfloat16, torch.float32, torch.int64]
-
-
 @pytest.mark.parametrize("seconds", [0.0, 1000.0])
-def test_every_kth_is_kept(tmp_path: Path, seconds: float) -> None:
+def test_checkpoint_of_every_kth_epoch_is_kept(tmp_path: Path, seconds: float) -> None:
     """Of many, and where no other is written."""
     runtime = Runtime(device="cpu", quiet=True, keep_every=2, save_seconds=seconds)
     train(SMALL.replace(epochs=5, repetition=1), tmp_path / "run", runtime)
@@ -168,7 +151,7 @@ def test_every_kth_is_kept(tmp_path: Path, seconds: float) -> None:
     ("seconds", "epochs", "saved"),
     [(15.0, 3, [22, 33]), (0.45, 2, [5, 10, 11, 16, 21, 22, 22])],
 )
-def test_so_long_between_two(
+def test_checkpoints_are_saved_after_so_many_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, epochs: int, saved: list[int]
 ) -> None:
     """Where a step takes a second and an epoch eleven: after an epoch, amid a long one, and at the end."""
@@ -189,11 +172,11 @@ def test_so_long_between_two(
     runtime = Runtime(device="cpu", quiet=True, save_seconds=seconds)
     run = train(SMALL.replace(epochs=epochs, repetition=1), tmp_path / "run", runtime)
     assert steps == saved
-    assert [line["seconds"] for line in run.metrics()] == [11 * (epoch + 1) for epoch in range(epochs)]
-    assert run.json("scores.json")["seconds"] == 11 * epochs
+    assert [line["seconds"] for line in run.read_metrics()] == [11 * (epoch + 1) for epoch in range(epochs)]
+    assert run.read_scores()["seconds"] == 11 * epochs
 
 
-def test_what_was_kept_stays_and_can_be_resumed(tmp_path: Path) -> None:
+def test_kept_checkpoints_stay_and_can_be_resumed(tmp_path: Path) -> None:
     """Though a later training keeps none and the best epoch has moved on; half-written ones are swept away."""
     net, optimizer = small()
     best = net.state_dict()
@@ -219,7 +202,7 @@ def test_what_was_kept_stays_and_can_be_resumed(tmp_path: Path) -> None:
     assert later.best(state) is not None
 
 
-def test_one_of_the_same_step_is_never_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_of_the_same_step_is_never_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process killed while it saves the last step once more must not leave nothing."""
     net, optimizer = small()
     checkpoints = Checkpoints(tmp_path)
@@ -235,13 +218,13 @@ def test_one_of_the_same_step_is_never_taken_away(tmp_path: Path, monkeypatch: p
     assert checkpoints.latest() == tmp_path / "00000004"
 
 
-def test_scores_of_every_kth_epoch(tmp_path: Path) -> None:
+def test_every_kth_epoch_is_scored(tmp_path: Path) -> None:
     """The last epoch is always scored; the training loss is that of all epochs since the last line."""
     whole = train(SMALL.replace(epochs=5), tmp_path / "whole", Runtime(device="cpu", quiet=True))
     few = Runtime(device="cpu", quiet=True, score_every=2)
     train(SMALL.replace(epochs=5), tmp_path / "few", few, until=3 * STEPS)
     run = train(SMALL.replace(epochs=5), tmp_path / "few", few, resume=True)
-    lines, all_lines = run.metrics(), whole.metrics()
+    lines, all_lines = run.read_metrics(), whole.read_metrics()
     assert [line["epoch"] for line in lines] == [2, 4, 5]
     assert lines[-1]["test"] == all_lines[-1]["test"]
     mean = (all_lines[2]["train"]["loss"] + all_lines[3]["train"]["loss"]) / 2

@@ -19,7 +19,7 @@ def test_a_run_is_the_same_with_another_default_device(tmp_path: Path) -> None:
     with torch.device("meta"):
         run = train(recipe, tmp_path / "run", runtime)
         net = mixmo.load(run.path)
-        assert score_runs([run], "weights", epochs=["last"]).to_dict()["last"] == usual.json("scores.json")["last"]
+        assert score_runs([run], "weights", epochs=["last"]).to_dict()["last"] == usual.read_scores()["last"]
     for ours, other in zip(net.parameters(), mixmo.load(usual.path).parameters(), strict=True):
         assert torch.equal(ours, other)
 

@@ -8,7 +8,7 @@ import yaml
 
 from mixmo.cli.parser import Parser, convert, expected, field_docs
 from mixmo.recipes import Recipe, named, names
-from mixmo.recipes.schema import FIELDS, KINDS
+from mixmo.recipes.schema import FIELDS, KINDS, RENAMED
 from mixmo.utils.errors import UserError, unknown
 
 SECTIONS = {  # of the help, each from this field of the recipe on
@@ -19,7 +19,6 @@ SECTIONS = {  # of the help, each from this field of the recipe on
     "batch_size": "optimisation",
     "precision": "run",
 }
-RENAMED = {"hidden": "feature_mixing"}  # fields in YAML files of earlier versions
 
 
 def parser(command: str, description: str) -> Parser:

@@ -107,7 +107,7 @@ def scored(parsed: Namespace) -> Iterator[RunScores | ModelScores | OtherScores]
             yield score_models(parsed.models, parsed.on, which, device, parsed.data)
         else:
             epochs = None if parsed.which is None else (parsed.which,)
-            yield score_runs([Run(path) for path in paths], parsed.source, device, parsed.data, epochs)
+            yield score_runs([Run.open(path) for path in paths], parsed.source, device, parsed.data, epochs)
         return
     scores = OtherScores([str(path) for path in paths], saved)
     if parsed.corruptions is not None:

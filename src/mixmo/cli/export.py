@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> None:
 
 def check_single(model: str, to: Path) -> None:
     """Refuses a run of several networks: a file holds one."""
-    if is_run(model) and len(networks := Run.open(model).networks()) > 1:
+    if is_run(model) and len(networks := Run.open(model).network_paths()) > 1:
         raise UserError(
             f"{model} holds {len(networks)} networks, and a file holds one; export each of its folders "
             f"(mixmo export {networks[0]} --to {to.with_stem(f'{to.stem}-0')}, ...): the softmax of the mean of their "

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mixmo.data.check import check
 from mixmo.data.extract import unpack
 from mixmo.storage.checksums import md5
-from mixmo.storage.files import locked
+from mixmo.storage.files import file_lock
 from mixmo.utils.errors import UserError, first_line, unknown
 from mixmo.utils.progress import Bytes, Work
 
@@ -106,7 +106,7 @@ def get(name: str, to: Path) -> Path:
     busy = f"another process is downloading {name} into {to}; wait until it has ended"
     try:
         to.mkdir(parents=True, exist_ok=True)
-        with locked(to / f".{source.archive}.lock", busy):
+        with file_lock(to / f".{source.archive}.lock", busy):
             if not folder.exists():  # the other process may have ended since
                 _get(source, to)
     except OSError as error:

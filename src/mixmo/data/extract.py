@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from mixmo.storage.files import drafts
+from mixmo.storage.files import staging_folder
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Bytes
 
@@ -22,7 +22,7 @@ def unpack(archive: Path, folder: Path, members: int, size: int) -> None:
 
     At most `members` members and `size` bytes are unpacked, whatever the archive declares.
     """
-    with drafts(folder) as fresh:
+    with staging_folder(folder) as fresh:
         inner = fresh / folder.name
         try:
             _unpack_all(archive, fresh, members, size)

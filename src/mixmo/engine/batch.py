@@ -69,7 +69,7 @@ class Batches:
         self.split = split
         self.mixer = recipe.mixer()
         self.augmentation = None if recipe.pixel == "none" else AUGMENTATIONS[recipe.pixel]
-        self.feature_mixing = None if recipe.hidden == "none" else FEATURE_MIXING[recipe.hidden]
+        self.feature_mixing = None if recipe.feature_mixing == "none" else FEATURE_MIXING[recipe.feature_mixing]
         self.saliency = None if recipe.saliency == "none" else SALIENCY[recipe.saliency]
         seen = channels, self.height, self.width = recipe.seen(dataset.size)
         self.shapes: list[torch.Size] = []  # of the features that enter each stage of the core

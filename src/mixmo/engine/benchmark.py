@@ -198,7 +198,7 @@ def plain(bed: Bed) -> Callable[[], None]:
 def vanilla(recipe: Recipe) -> Recipe:
     """The ordinary network of the same size and batch."""
     changes: dict[str, Any] = {"encoders": None, "heads": None, "association": "own", "rho": 0.0}
-    changes |= {"augmix": False, "pixel": "none", "hidden": "none", "saliency": "none", "subnets": 0}
+    changes |= {"augmix": False, "pixel": "none", "feature_mixing": "none", "saliency": "none", "subnets": 0}
     return recipe.replace(**{**METHODS["vanilla"].changes, **changes})
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from mixmo.runs.directory import flat
+from mixmo.runs.metrics_log import flat
 from mixmo.utils.errors import UserError, first_line, unknown
 
 BUILT_IN = ("csv", "tensorboard")

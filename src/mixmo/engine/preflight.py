@@ -116,7 +116,7 @@ def check_world(recipe: Recipe, world: World) -> None:
             f"the {recipe.ghosts} ghost batches of a step cannot be shared out among {world.size} processes; "
             f"take another batch_size or ghost"
         )
-    whole = {"hidden": recipe.hidden, "saliency": recipe.saliency, "subnets": recipe.subnets}
+    whole = {"feature_mixing": recipe.feature_mixing, "saliency": recipe.saliency, "subnets": recipe.subnets}
     for name, value in whole.items():
         if value not in ("none", 0):
             raise UserError(
@@ -132,13 +132,13 @@ def check_logged(run: Run, state: State, steps: int) -> None:
             f"the checkpoint in {run.path} is of step {state.step}, but this training has {steps}; remove the folder "
             f"{run.path / 'checkpoints'} to train from the start"
         )
-    found = {line["epoch"] for line in run.metrics_until(state.epochs_logged)}
+    found = {line["epoch"] for line in run.read_metrics(until=state.epochs_logged)}
     # Earlier versions remembered how many epochs there were, and nothing of them.
     later = range(max(found, default=0) + 1, state.epochs_logged + 1)
     if lost := sorted(set(later if state.logged is None else state.logged) - found):
         warnings.warn(
-            f"{run.path / 'metrics.jsonl'} has lost its lines of {checksums.these(lost)}; training goes on without: "
-            f"remove the folder {run.path / 'checkpoints'} first if you want to have them again",
+            f"{run.path / 'metrics.jsonl'} has lost its lines of {checksums.list_epochs(lost)}; training goes on "
+            f"without: remove the folder {run.path / 'checkpoints'} first if you want to have them again",
             stacklevel=2,
         )
 
@@ -146,7 +146,7 @@ def check_logged(run: Run, state: State, steps: int) -> None:
 def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
     """A training goes on with the data that it began with; another class or image would shift all that come after."""
     try:
-        before, now = run.json("dataset.json"), describe(dataset, recipe)
+        before, now = run.read_dataset(), describe(dataset, recipe)
     except UserError:  # lost or damaged: it is written again
         return
     for what in ("classes", "size", "images"):

@@ -29,9 +29,10 @@ from mixmo.metrics.report import evaluate
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.checkpoint import Checkpoints, State
-from mixmo.runs.directory import Run, environment
+from mixmo.runs.directory import Run
+from mixmo.runs.environment import environment
 from mixmo.storage import checksums
-from mixmo.storage.files import halve, save_tensors
+from mixmo.storage.weights import save_tensors, to_bfloat16
 from mixmo.utils.errors import UserError
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.progress import Work
@@ -126,9 +127,9 @@ class Trainer:
         (run.path / checksums.NAME).unlink(missing_ok=True)  # of a run that was finished before
         run.write("environment.json", json.dumps({**environment(self.device), "processes": world.size}, indent=2))
         run.write("dataset.json", json.dumps(describe(self.dataset, self.recipe), indent=2))
-        lines = run.metrics_until(state.epochs_logged)
+        lines = run.read_metrics(until=state.epochs_logged)
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        state.logged = checksums.of_lines(lines)
+        state.logged = checksums.hash_lines(lines)
         self.loggers.start(self.recipe.to_dict(), lines)
 
     def steps(self, until: int | None, stopped: Flag) -> None:
@@ -251,7 +252,7 @@ class Trainer:
             self.loggers.log(line)
         state.logged = {
             **(state.logged or {}),
-            **checksums.of_lines([line]),
+            **checksums.hash_lines([line]),
         }  # a copy: the other may be being saved
         state.epochs_logged, state.meter = state.step // steps, (0.0, 0.0)
         self.step.meter.zero_()
@@ -280,7 +281,7 @@ class Trainer:
         best = last if self.best is None or self.state.best_step == self.state.step else self.best
         for which, chosen in (("best", best), ("last", last)):
             if which == "best" or best is not last:  # predict once where the last epoch is the best one
-                stored = halve(chosen) if self.runtime.compact else chosen
+                stored = to_bfloat16(chosen) if self.runtime.compact else chosen
                 self.scored.load_state_dict(stored)
                 tensors = self.scorer.all_answers()
             scores[which] = evaluate(tensors["logits"].cpu(), tensors["labels"].cpu()).to_dict()

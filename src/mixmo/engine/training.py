@@ -14,6 +14,7 @@ from mixmo.engine.runtime import Runtime
 from mixmo.engine.trainer import Trainer
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run, is_run
+from mixmo.runs.lock import claim, removed_unless_begun
 from mixmo.utils import memory
 from mixmo.utils.errors import check_path
 from mixmo.utils.progress import shown, track
@@ -44,20 +45,20 @@ def train(
         held.enter_context(memory.told(LESS_MEMORY))
         with world.first():
             fitted = runtime.minutes is not None
-            if resume and is_run(out) and Run(out).finished:  # it may lie where no data are, and nobody can write
-                run = open_or_create(recipe, out, resume, fitted)
+            # A finished run may lie where no data are, and nobody can write.
+            if resume and is_run(out) and (run := open_or_create(recipe, out, resume, fitted)).is_finished():
                 if not runtime.quiet and world.writes:
                     print(f"{out} has ended; nothing is left to train", file=sys.stderr)
                 return run
             dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers, recipe.val)
             check_fit(recipe, dataset)
-            ours, run = not out.exists(), Run(out)
+            ours = not out.exists()
             if world.writes:
-                held.enter_context(run.claimed())
+                held.enter_context(claim(out))
             if world.writes and not is_run(out):
-                held.enter_context(run.gone_unless_begun(ours))
+                held.enter_context(removed_unless_begun(out, folder=ours))
             run = open_or_create(recipe, out, resume or not world.writes, fitted)
-            if run.finished:  # since we looked
+            if run.is_finished():  # since we looked
                 return run
         if recipe.networks == 1:
             trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
@@ -69,7 +70,8 @@ def train(
             trainer.run(until)
             return run
         share = None if runtime.minutes is None else runtime.minutes / recipe.networks
-        for i, (path, one) in enumerate(track(list(zip(run.networks(), singles(recipe), strict=True)), "networks")):
+        networks = list(zip(run.network_paths(), singles(recipe), strict=True))
+        for i, (path, one) in enumerate(track(networks, "networks")):
             if not runtime.quiet and world.writes:
                 print(f"network {i + 1} of {recipe.networks}", file=sys.stderr)
             train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until, loggers=loggers)

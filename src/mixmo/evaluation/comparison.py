@@ -66,13 +66,13 @@ def compare_runs(paths: Sequence[Path], which: str = "last", sort: str | None = 
 
 
 def _run(run: Run, which: str) -> ComparedRun:
-    recipe, finished, epoch = run.recipe, run.finished, None
+    recipe, finished, epoch = run.recipe, run.is_finished(), None
     scores: dict[str, Any] = {}
     if finished and recipe.networks > 1:
         scores = score_runs([run], epochs=[which]).reports[which].ensemble._asdict()
     elif finished:
-        scores = run.json("scores.json")[which]["ensemble"]
-    elif scored := [line for line in run.metrics() if "test" in line]:
+        scores = run.read_scores()[which]["ensemble"]
+    elif scored := [line for line in run.read_metrics() if "test" in line]:
         epoch, scores = scored[-1]["epoch"], scored[-1]["test"]["ensemble"]
     found = {name: scores[name] for name in SCORES if name in scores}
     return ComparedRun(str(run.path), finished, epoch, recipe.to_dict(), found)

@@ -15,7 +15,7 @@ from mixmo.inference.predict import default_batch, predict
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.runs.directory import Run, is_run
-from mixmo.storage.files import index_of
+from mixmo.storage.weights import index_path
 from mixmo.utils.errors import UserError
 
 
@@ -75,9 +75,9 @@ def open_models(paths: Sequence[Path], which: str, device: torch.device) -> list
 
 
 def _open(path: Path, which: str, device: torch.device) -> Model:
-    stored = is_run(path) and Run(path).finished  # before the weights are read: the run may end meanwhile
+    stored = is_run(path) and Run.open(path).is_finished()  # before the weights are read: the run may end meanwhile
     weights = path / f"{which}.safetensors"
-    if stored and not weights.is_file() and not index_of(weights).is_file():  # as in results/, which holds scores only
+    if stored and not weights.is_file() and not index_path(weights).is_file():  # as in results/
         raise UserError(f"{weights} is missing, and nothing can be predicted without weights; copy it there too")
     net = load(path, which).to(device)
     if net.about is None:

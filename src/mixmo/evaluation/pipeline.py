@@ -61,7 +61,7 @@ def own_logits(models: Sequence[Model], which: str, source: str, root: Path | No
     those of the opened weights, even if a training has written others since.
     """
     parts = [
-        Run(model.path).logits(which)
+        Run.open(model.path).read_logits(which)
         if model.stored and source == "logits"
         else predict_images([model], dataset_images(model, None, root, model.device), "predicting test images")
         for model in models

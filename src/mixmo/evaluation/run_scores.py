@@ -14,7 +14,7 @@ from mixmo.metrics.report import Diversity, Report, Scores, evaluate
 from mixmo.models import multiply_adds, parameters
 from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.directory import WHICH, Run
-from mixmo.storage.files import index_of
+from mixmo.storage.weights import index_path
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
 
@@ -30,10 +30,10 @@ class Summary(NamedTuple):
 
 def summary(run: Run) -> Summary:
     """Read the summary of a finished run from scores.json, or derive that of another from its recipe."""
-    if run.finished:
-        stored = run.json("scores.json")
+    if run.is_finished():
+        stored = run.read_scores()
         return Summary(*(stored[field] for field in Summary._fields))
-    about, recipe = run.json("dataset.json"), run.recipe
+    about, recipe = run.read_dataset(), run.recipe
     net = recipe.network(len(about["classes"]), about["size"][0])
     best_by = "validation" if recipe.validation else "test"
     return Summary(parameters(net), multiply_adds(net, tuple(about["size"])), best_by, None)
@@ -77,11 +77,11 @@ def score_runs(
     Raises:
         UserError: A run is given twice, lacks what is needed, or was tested on other data than the first.
     """
-    paths = [path for run in runs for path in run.networks()]
+    paths = [path for run in runs for path in run.network_paths()]
     check_different(paths)
     runs = [Run.open(path) for path in paths]
     epochs = epochs or _epochs(runs)
-    if source == "logits" and (lacking := [run for run in runs if run.finished and not _has_logits(run, epochs)]):
+    if source == "logits" and (lacking := [run for run in runs if run.is_finished() and not _has_logits(run, epochs)]):
         if len(runs) > 1:
             raise UserError(f"{lacking[0].path} has no logits, which an ensemble needs; try mixmo compare instead")
         return _stored(runs[0], epochs)
@@ -104,24 +104,24 @@ def score_runs(
 
 def _epochs(runs: Sequence[Run]) -> Sequence[str]:
     """The epochs that every run has weights of: no best one before an epoch was scored."""
-    states = [None if run.finished else Checkpoints(run.path / "checkpoints").state() for run in runs]
+    states = [None if run.is_finished() else Checkpoints(run.path / "checkpoints").state() for run in runs]
     return WHICH if all(state is None or state.best_step is not None for state in states) else ("last",)
 
 
 def _has_logits(run: Run, epochs: Sequence[str]) -> bool:
     files = [run.path / f"logits-{which}.safetensors" for which in epochs]
-    return all(file.is_file() or index_of(file).is_file() for file in files)
+    return all(file.is_file() or index_path(file).is_file() for file in files)
 
 
 def _run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> LabelledLogits:
-    if source == "logits" and run.finished:
-        return run.logits(which)  # which needs no weights
+    if source == "logits" and run.is_finished():
+        return run.read_logits(which)  # which needs no weights
     return own_logits(open_models([run.path], which, device), which, source="weights", root=root)
 
 
 def _stored(run: Run, epochs: Sequence[str]) -> RunScores:
     """The scores in scores.json."""
-    stored = run.json("scores.json")
+    stored = run.read_scores()
     reports = {which: _report(stored[which]) for which in epochs}
     return RunScores([str(run.path)], summary(run), reports, stored=True)
 

@@ -14,7 +14,7 @@ from mixmo.exporters.graph import Deployed
 from mixmo.exporters.verify import accuracy, compare, examples, run
 from mixmo.exporters.write import prepared, write
 from mixmo.models.network import Ensemble
-from mixmo.storage.files import drafts
+from mixmo.storage.files import staging_folder
 from mixmo.surgery.probe import Size, check_size, input_size
 from mixmo.surgery.unwrap import ensemble
 from mixmo.utils.device import on_cpu
@@ -127,7 +127,7 @@ def export(
         fitted.conformal,
         fitted.selective,
     )
-    with drafts(path) as folder:
+    with staging_folder(path) as folder:
         draft = folder / path.name
         with Work(f"writing {path.name}"):
             session = write(graph, metadata, draft, calibration)

@@ -22,8 +22,8 @@ from mixmo.models import Ensemble, Network
 from mixmo.models.metadata import About
 from mixmo.models.network import channels
 from mixmo.storage import checksums
-from mixmo.storage.files import drafts, halve, save_tensors
-from mixmo.storage.weights import fill, put
+from mixmo.storage.files import staging_folder
+from mixmo.storage.weights import load_state, load_weights, save_tensors, to_bfloat16
 from mixmo.surgery.probe import input_size
 from mixmo.surgery.unwrap import ensemble
 from mixmo.surgery.wrap import Wrapped
@@ -72,11 +72,11 @@ def save_pretrained(
     images, answers = sample(net, about)
     if not answers.isfinite().all():
         raise UserError("the network answers NaN or infinite values; see whether its training diverged")
-    with drafts(folder.absolute()) as temporary:
+    with staging_folder(folder.absolute()) as temporary:
         draft = temporary / "draft"
         draft.mkdir()
         tensors = net.state_dict()
-        save_tensors(apart(halve(tensors) if half else tensors), draft / WEIGHTS)
+        save_tensors(apart(to_bfloat16(tensors) if half else tensors), draft / WEIGHTS)
         for architecture in architectures:
             config = {"mixmo": __version__, "architecture": architecture, "about": about and about.to_dict()}
             config |= {"origin": origin.to_dict()} if origin else {}
@@ -88,7 +88,7 @@ def save_pretrained(
             raise UserError(
                 "the network answers otherwise than a fresh one with its weights; undo what changed its parts"
             )
-        (draft / checksums.NAME).write_text(checksums.sums({file: draft / file for file in (CONFIG, WEIGHTS)}))
+        (draft / checksums.NAME).write_text(checksums.format_sums({file: draft / file for file in (CONFIG, WEIGHTS)}))
         text = card(name or folder.absolute().name, architecture, about, origin)
         (draft / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")  # names may come from file names
         if not folder.exists():
@@ -121,7 +121,7 @@ def from_pretrained(
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
     checksums.check(folder / CONFIG)
-    fill(net, folder / WEIGHTS, assign=True)
+    load_weights(net, folder / WEIGHTS, assign=True)
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
     if len(types) > 1 or types & HALVES:
         net.float()  # CPUs are slow in half precision, and layers of different precision do not compute together
@@ -221,7 +221,7 @@ def check_about(net: Ensemble, about: About | None) -> None:
 def rounded(net: Ensemble) -> Ensemble:
     """A copy whose weights are as a file of half the size keeps them, in the precision that it had."""
     copied = copy.deepcopy(net)
-    put(copied, halve(net.state_dict()))  # which takes them back to their precision
+    load_state(copied, to_bfloat16(net.state_dict()))  # which takes them back to their precision
     return copied
 
 

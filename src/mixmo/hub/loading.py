@@ -12,8 +12,8 @@ from mixmo.hub.folder import check_about, from_pretrained
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.runs.directory import SCORES, Run, is_run
-from mixmo.runs.network import load_so_far
-from mixmo.storage.files import AGAIN, index_of, load_tensors
+from mixmo.runs.network import load_network_and_step
+from mixmo.storage.weights import AGAIN, index_path, load_tensors
 from mixmo.utils.errors import UserError, check_path
 
 MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
@@ -39,7 +39,7 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
             f"{where} holds {run.recipe.networks} networks; load each of its folders 0, 1, ... and give them to "
             "mixmo.predict in a list"
         )
-    net, step = load_so_far(run, which)
+    net, step = load_network_and_step(run, which)
     about = about_run(run, which, step)
     try:
         check_about(net, about)
@@ -51,11 +51,11 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
 
 def about_run(run: Run, which: str, step: int | None) -> About:
     """What a run says of its network; before the run has ended, of that of a step."""
-    dataset = run.json("dataset.json")
+    dataset = run.read_dataset()
     if step is None:
-        scores = run.json("scores.json")[which]["ensemble"]
+        scores = run.read_scores()[which]["ensemble"]
     else:
-        scored = next((line for line in run.metrics() if line.get("step") == step), {})
+        scored = next((line for line in run.read_metrics() if line.get("step") == step), {})
         scores = scored.get("test", {}).get("ensemble", {})
     try:
         about = About.from_dict(
@@ -71,7 +71,7 @@ def about_run(run: Run, which: str, step: int | None) -> About:
     path = run.path / f"logits-{which}.safetensors"
     if run.recipe.validation < FEWEST or step is not None:
         return about
-    if not path.is_file() and not index_of(path).is_file():  # it may have been left out of a copy, being large
+    if not path.is_file() and not index_path(path).is_file():  # it may have been left out of a copy, being large
         warnings.warn(
             f"{path} is missing, so the probabilities are not calibrated; copy it too to have them so", stacklevel=3
         )

@@ -113,8 +113,8 @@ def rows(sheet: Sheet) -> list[Row]:
 
 def note(recipe: Recipe) -> str:
     """Return a note on what the figure cannot show."""
-    if recipe.hidden != "none":
-        return f"mixed with each other inside the network: {recipe.hidden}"
+    if recipe.feature_mixing != "none":
+        return f"mixed with each other inside the network: {recipe.feature_mixing}"
     if recipe.saliency != "none":
         return f"before {recipe.saliency}, which mixes images and targets by what the network in training looks at"
     if recipe.members > 1 and recipe.mask == "concat":

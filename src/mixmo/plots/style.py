@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixmo.storage.files import replacing
+from mixmo.storage.files import atomic_write
 from mixmo.utils.errors import UserError
 
 # Okabe and Ito's palette, which is colour-blind safe; member m or run i has colour i.
@@ -120,6 +120,6 @@ def save(drawn: Any, path: Path, force: bool = False, dpi: int = 150) -> Path:
     content = io.BytesIO()
     with styled():
         drawn.savefig(content, format=kind, dpi=dpi, metadata=silent[kind])
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content.getvalue())
     return path

@@ -1,4 +1,8 @@
-"""Named recipes `dataset/method`: the published protocol of the data set, and what the method changes in it."""
+"""Named recipes `dataset/method`: the published protocol of a data set, and what a method changes in it.
+
+cifar100/cut-mixmo         WRN-28-10 on CIFAR-100, 300 epochs, as in the paper
+cifar100/cut-mixmo-fast    the same method and network with a short schedule
+"""
 
 from mixmo.recipes.fast import FAST, METHODS_FAST, SUFFIX
 from mixmo.recipes.methods import METHODS
@@ -10,13 +14,22 @@ __all__ = ["METHODS", "PROTOCOLS", "Recipe", "named", "names", "summary"]
 
 
 def names() -> list[str]:
-    """Every named recipe."""
+    """Return the names of all recipes: every data set with every method, then the fast ones."""
     published = [f"{dataset}/{method}" for dataset in PROTOCOLS for method in METHODS]
     return published + [f"{dataset}/{method}{SUFFIX}" for dataset in FAST for method in METHODS_FAST]
 
 
 def named(name: str) -> Recipe:
-    """A recipe by its name, such as `cifar100/cut-mixmo`, or `cifar100/cut-mixmo-fast`.
+    """Return a recipe by its name.
+
+    Args:
+        name: `dataset/method`, such as `cifar100/cut-mixmo` or `cifar100/cut-mixmo-fast`.
+
+    Returns:
+        The recipe; change fields with `Recipe.replace`.
+
+    Raises:
+        UserError: If there is no recipe of that name.
 
     >>> named("cifar100/mimo").mask, named("cifar100/mimo-fast").schedule
     ('sum', 'cosine')
@@ -30,7 +43,11 @@ def named(name: str) -> Recipe:
 
 
 def summary(name: str) -> str:
-    """What the method of a named recipe is."""
+    """Return one line about the method of a named recipe.
+
+    Args:
+        name: `dataset/method`.
+    """
     method = name.partition("/")[2]
     fast = "; fast: a short schedule, to fit with --minutes" if method.endswith(SUFFIX) else ""
     return METHODS[method.removesuffix(SUFFIX)].summary + fast

@@ -1,18 +1,20 @@
-"""How each data set is trained, as published (paper, appendix D): only what differs from the schema's defaults."""
+"""Published training protocol of each data set (paper, appendix D): what differs from the defaults of `Recipe`."""
 
 from typing import Any, NamedTuple
 
 
 class Facts(NamedTuple):
-    """What is known of a data set without its files."""
+    """Size of a data set, known without its files."""
 
-    samples: int  # for training
-    tested: int  # for testing
+    samples: int  # training images
+    tested: int  # test images
     size: tuple[int, int, int]  # (C, H, W)
     classes: int
 
 
 class Protocol(NamedTuple):
+    """A protocol: one line about it, the size of its data set, and the fields that it sets."""
+
     summary: str
     facts: Facts
     changes: dict[str, Any]
@@ -20,7 +22,7 @@ class Protocol(NamedTuple):
 
 PROTOCOLS = {
     "digits": Protocol(
-        "the embedded 8x8 digits with a small WRN-10-2: the demonstration, a minute on two cores",
+        "the embedded 8x8 digits with a small WRN-10-2: a demonstration of about a minute on two CPU cores",
         Facts(1_437, 360, (1, 8, 8), 10),
         {
             "dataset": "digits",
@@ -45,7 +47,7 @@ PROTOCOLS = {
         {"dataset": "cifar100"},
     ),
     "tiny-imagenet": Protocol(
-        "PreActResNet-18-1, batch 100, 1200 epochs, decay at 600 and 900 (one epoch earlier, as was run), lr 0.2 / b",
+        "PreActResNet-18-1, batch 100, 1200 epochs, decay at 600 and 900 (run one epoch earlier), lr 0.2 / b",
         Facts(100_000, 10_000, (3, 64, 64), 200),
         {
             "dataset": "tiny-imagenet",
@@ -59,10 +61,10 @@ PROTOCOLS = {
             "decay": (599 / 1200, 899 / 1200),
         },
     ),
-    # The paper says only that it follows MIMO's protocol. What is here is that of MIMO's own program (ResNet-50;
-    # google/uncertainty-baselines, baselines/imagenet/mimo.py): learning rate 0.1 for 256 distinct images a step, decay
-    # after 30/90, 60/90 and 80/90 of the epochs, 1e-4 |w|^2 in the loss (there not on batch normalisation; here on
-    # all). It ran 2,048 distinct images a step; 256, stored sides of 256 and crops of 224 are the usual choices.
+    # The paper only says that it follows MIMO's protocol. This is the protocol of MIMO's code (ResNet-50;
+    # google/uncertainty-baselines, baselines/imagenet/mimo.py): learning rate 0.1 for 256 distinct images per step,
+    # decay after 30/90, 60/90 and 80/90 of the epochs, 1e-4 |w|^2 in the loss (there not on batch normalisation; here
+    # on all parameters). It ran 2,048 distinct images per step; 256, images of 256 and crops of 224 pixels are usual.
     "imagenet": Protocol(
         "ResNet-18-1, batch 256, 150 epochs, decay at 50, 100, 133, warm-up 5: MIMO's protocol; files in DATA/imagenet",
         Facts(1_281_167, 50_000, (3, 256, 256), 1_000),

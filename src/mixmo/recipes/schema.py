@@ -1,9 +1,9 @@
-"""The one schema of an experiment. Names are the paper's where it has one."""
+"""The recipe: one schema for every experiment. Fields have the paper's names where it has one."""
 
 import dataclasses
-import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.baselines.feature_mixing import FEATURE_MIXING
@@ -11,251 +11,187 @@ from mixmo.baselines.saliency import SALIENCY
 from mixmo.baselines.saliency.comixup import part_size
 from mixmo.mixing.mixer import Mixer
 from mixmo.models import FAMILIES, Network, create
+from mixmo.recipes.fields import PROBABILITY, OneOf, Range, above, at_least, check_field
 from mixmo.utils.errors import UserError, unknown
 
-Precision = Literal["fp32", "bf16"]
-Course = Literal["step", "cosine"]
-MOST_NETWORKS = 1000  # a hundred times what has been trained
-MOST = 1e6  # of a Dirichlet's or Beta's parameter
+RENAMED = {"hidden": "feature_mixing"}  # fields by the names that earlier versions wrote
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the outcome of a training. Defaults: Cut-MixMo, WRN-28-10, CIFAR-100, b = 2."""
+    """All settings that determine the result of a training run. Defaults: Cut-MixMo, WRN-28-10, CIFAR-100, b = 2.
+
+    A recipe is immutable and valid: its constructor raises a UserError for a value of another type or out of the range
+    declared with the field, and for fields that contradict each other.
+    """
 
     dataset: str = "cifar100"
     """Data set (`mixmo list datasets`)."""
-    val: float = 0.0
+    val: Annotated[float, Range(0, 1, "[)")] = 0.0
     """Share of each class held out as the test set, the same for every seed; for folders without val/ and test/."""
-    validation: int = 0
-    """Training images held out, at random, to choose the best epoch by; 0: by the test set, as the paper did."""
+    validation: Annotated[int, at_least(0)] = 0
+    """Training images held out at random to select the best epoch; 0 selects it on the test set, as the paper did."""
 
-    model: str = "wrn"
-    """Family of the network (`mixmo list models`)."""
+    model: Annotated[str, OneOf("model family", FAMILIES)] = "wrn"
+    """Network family (`mixmo list models`)."""
     depth: int = 28
-    """Depth d of the network."""
-    width: int = 10
-    """Width factor w."""
-    members: int = 2
-    """Subnetworks M, inputs mixed at once; 1 is an ordinary network."""
+    """Depth d of the network, in layers."""
+    width: Annotated[int, at_least(1)] = 10
+    """Width multiplier w of the network."""
+    members: Annotated[int, at_least(1)] = 2
+    """Subnetworks M, each with its own input; 1 is a standard network."""
     encoders: int | None = None
-    """First convolutions: one each a member, or 1 for all."""
+    """Encoders (first convolutions): M, or 1 that all members share. By default M."""
     heads: int | None = None
-    """Classifiers: one each a member, or 1 for all."""
+    """Classifiers: M, or 1 that all members share. By default M."""
 
     start: str | None = None
-    """Trained network to begin with: run directory, saved folder, shipped or Hub's name; else random weights."""
+    """Pretrained network to start from: run directory, saved folder, shipped name or Hub name. By default none."""
 
-    networks: int = 1
-    """Independent networks with consecutive seeds, evaluated as one ensemble."""
+    networks: Annotated[int, at_least(1)] = 1
+    """Networks trained independently with consecutive seeds and evaluated as one ensemble."""
 
     mask: str = "cut"
     """Mixing block: a mask (`mixmo list masks`), linear, sum (MIMO) or concat (Aggregated Learning)."""
     alpha: float = 2.0
-    """Mixing ratios kappa ~ Dirichlet(alpha)."""
+    """Concentration of the mixing ratios kappa ~ Dirichlet(alpha)."""
     p: float = 0.5
-    """Probability of the mask rather than linear mixing; falls to 0 over the last twelfth of training."""
+    """Probability of the mask instead of linear mixing, per batch; falls to 0 over the last twelfth of training."""
     r: float = 3.0
-    """Root of the loss weights w_r; 1 weights by kappa, .inf not at all."""
+    """Root r of the loss weights w_r; 1 weights by kappa, .inf weights all inputs equally."""
     association: str = "own"
-    """Which head answers for which input: own, random, predominant, interpolated (ablation)."""
-    rho: float = 0.0
-    """MIMO's input repetition: share of samples that show one image, cropped alike, to all members."""
+    """Input that each head is trained on: own, random, predominant or interpolated (ablation)."""
+    rho: Annotated[float, PROBABILITY] = 0.0
+    """Input repetition (MIMO): probability that all members get the same image with the same crop."""
 
-    size: int | None = None
-    """Side in pixels of what the network sees of an image: a random crop, the centre at test time; by default all."""
-    crop: int = 4
-    """Padding of the random crop, in pixels; 0 for none."""
-    crop_scale: float = 1.0
-    """Below 1, the crop is a part of the image of at least this share of its area, resized, as usual on ImageNet."""
+    size: Annotated[int | None, at_least(1)] = None
+    """Side of the network's input, in pixels: a random crop in training, the center crop in testing. By default all."""
+    crop: Annotated[int, at_least(0)] = 4
+    """Padding of the random crop, in pixels; 0 for no padding."""
+    crop_scale: Annotated[float, Range(0, 1, "(]")] = 1.0
+    """Smallest area of the random resized crop, as a fraction of the image; 1 crops without resizing."""
     flip: bool = True
     """Random horizontal flip."""
 
     augmix: bool = False
-    """AugMix: chains of random operations on the pixels, mixed with the image."""
-    pixel: str = "none"
-    """Pixel augmentation that mixes in another image (`mixmo list augmentations`), alone or under MixMo."""
-    pixel_p: float = 0.5
-    """Its probability, per member and sample."""
-    pixel_alpha: float = 1.0
-    """Its mixing ratio lambda ~ Beta(pixel_alpha, pixel_alpha)."""
-    hidden: str = "none"
-    """Feature mixing of a single network: manifold-mixup or patchup, with lambda ~ Beta(alpha, alpha)."""
+    """AugMix: chains of random image operations, mixed with the original image."""
+    pixel: Annotated[str, OneOf("pixel augmentation", AUGMENTATIONS, none=True)] = "none"
+    """Mixing augmentation in pixel space (`mixmo list augmentations`), alone or combined with MixMo."""
+    pixel_p: Annotated[float, PROBABILITY] = 0.5
+    """Probability of the pixel augmentation, per member and sample."""
+    pixel_alpha: Annotated[float, above(0)] = 1.0
+    """Mixing ratio of the pixel augmentation: lambda ~ Beta(pixel_alpha, pixel_alpha)."""
+    feature_mixing: Annotated[str, OneOf("feature mixing", FEATURE_MIXING, none=True)] = "none"
+    """Feature mixing of a single network: manifold-mixup or patchup, lambda ~ Beta(alpha, alpha)."""
 
-    saliency: str = "none"
-    """Mixing of a single network's images by what it looks at: puzzle-mix or co-mixup, lambda ~ Dirichlet(alpha)."""
-    clean: float = 0.0
-    """With saliency: weight of the loss on the unmixed images, which otherwise only show what is salient."""
-    transport: int = 0
-    """With puzzle-mix: side in pixels of the squares that move; 0 moves whole blocks of the mask."""
+    saliency: Annotated[str, OneOf("saliency method", SALIENCY, none=True)] = "none"
+    """Saliency-guided mixing for a single network: puzzle-mix or co-mixup, lambda ~ Dirichlet(alpha)."""
+    clean: Annotated[float, at_least(0)] = 0.0
+    """With saliency: weight of the loss on the unmixed images."""
+    transport: Annotated[int, at_least(0)] = 0
+    """With puzzle-mix: side of the transported squares, in pixels; 0 transports whole blocks of the mask."""
 
-    subnets: int = 0
-    """GradAug: narrower sub-networks of a single network that learn its answers; 3 as published, 0 for none."""
+    subnets: Annotated[int, at_least(0)] = 0
+    """GradAug: narrower sub-networks of a single network that learn its predictions; 3 as published, 0 for none."""
 
-    batch_size: int = 64
-    """Images an optimisation step reads by each member."""
-    ghost: int = 0
-    """Images a ghost batch: a step pairs, mixes and normalises that many at a time, as if apart; 0: all of them."""
-    repetition: int = 2
-    """Batch repetition b: each image b times a batch, learning rate divided by b, steps multiplied by b."""
-    epochs: int = 300
+    batch_size: Annotated[int, at_least(1)] = 64
+    """Global batch size (per member): images that each member reads per optimisation step, over all devices."""
+    ghost: Annotated[int, at_least(0)] = 0
+    """Ghost batch size: so many images are paired, mixed and normalised independently; 0 for the whole batch."""
+    repetition: Annotated[int, at_least(1)] = 2
+    """Batch repetition b: each image occurs b times per batch; b times the steps, 1 / b of the learning rate."""
+    epochs: Annotated[int, at_least(1)] = 300
     """Passes over the training set."""
-    lr: float = 0.1
-    """Learning rate for 128 images a step; the one used is lr / b * batch_size / 128."""
-    momentum: float = 0.9
+    lr: Annotated[float, above(0)] = 0.1
+    """Learning rate for a batch size of 128; the optimiser uses lr / b * batch_size / 128."""
+    momentum: Annotated[float, Range(0, 1, "[)")] = 0.9
     """Nesterov momentum of SGD."""
-    weight_decay: float = 6e-4
-    """On all parameters. 6e-4 is the paper's l2 regularisation 3e-4: its code adds 3e-4 |w|^2 to the loss."""
-    warmup: float = 1.0
-    """Epochs of linear warm-up."""
-    schedule: Course = "step"
-    """Learning rate after the warm-up."""
-    decay: tuple[float, ...] = (1 / 3, 2 / 3, 3 / 4)
-    """When the learning rate steps down, in shares of the epochs."""
-    decay_rate: float = 0.1
-    """By which factor it steps down."""
-    average: float = 0.0
-    """Epochs over which the weights are averaged, exponentially, for scoring; 0 scores the last ones."""
+    weight_decay: Annotated[float, at_least(0)] = 6e-4
+    """Weight decay of all parameters. 6e-4 is the paper's l2 factor 3e-4: its code adds 3e-4 |w|^2 to the loss."""
+    warmup: Annotated[float, at_least(0)] = 1.0
+    """Linear warm-up of the learning rate, in epochs."""
+    schedule: Literal["step", "cosine"] = "step"
+    """Learning rate schedule after the warm-up."""
+    decay: Annotated[tuple[float, ...], Range(0, 1, "(]")] = (1 / 3, 2 / 3, 3 / 4)
+    """With the step schedule: when the learning rate decays, in fractions of the epochs."""
+    decay_rate: Annotated[float, above(0)] = 0.1
+    """With the step schedule: factor of each decay."""
+    average: Annotated[float, at_least(0)] = 0.0
+    """Evaluate an exponential moving average of the weights over so many epochs; 0 evaluates the last weights."""
 
-    precision: Precision = "fp32"
-    """Arithmetic of the network; weights are float32 in both."""
-    seed: int = 0
-    """Seed of the initial weights and of every draw."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Precision of the arithmetic; the weights are float32 in both."""
+    seed: Annotated[int, at_least(0)] = 0
+    """Random seed of the initial weights and of all random draws."""
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._check_names()
-        self._check_numbers()
+        for name, hint in HINTS.items():
+            check_field(name, getattr(self, name), hint)
         self._check_batches()
         self._check_members()
-        self.mixer()
-
-    def _check_types(self) -> None:
-        for name, kind in KINDS.items():
-            value = getattr(self, name)
-            if not fits(value, kind):
-                wanted = kind.__name__ if isinstance(kind, type) else kind
-                raise UserError(f"{name} = {value!r} is of another type than {wanted}; give a value of that type")
-
-    def _check_names(self) -> None:
-        for field, kind, known in (
-            ("model", "model family", FAMILIES),
-            ("precision", "precision", get_args(Precision)),
-            ("schedule", "schedule", get_args(Course)),
-            ("pixel", "pixel augmentation", ("none", *AUGMENTATIONS)),
-            ("hidden", "feature mixing", ("none", *FEATURE_MIXING)),
-            ("saliency", "saliency method", ("none", *SALIENCY)),
-        ):
-            if getattr(self, field) not in known:
-                raise unknown(kind, getattr(self, field), known)
-
-    def _check_numbers(self) -> None:
-        for name in FIELDS:
-            value = getattr(self, name)
-            if isinstance(value, float) and math.isnan(value):
-                raise UserError(f"{name} is not a number; give a value")
-        for name in ("members", "width", "batch_size", "repetition", "epochs", "networks"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}; it must be at least 1")
-        counts = ("validation", "crop", "seed", "subnets", "transport", "ghost")
-        for name in (*counts, "warmup", "weight_decay", "momentum", "clean", "average"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name} = {getattr(self, name)}; it cannot be negative or infinite")
-        if self.networks > MOST_NETWORKS:
-            raise UserError(f"networks = {self.networks}; take at most {MOST_NETWORKS}")
-        if self.validation == 1:
-            raise UserError("validation = 1; hold out 2 or more: NLLc fits a temperature to one half, scores the other")
-        if self.momentum >= 1:
-            raise UserError(f"momentum = {self.momentum}; past steps would never fade, take less than 1")
-        for name in ("alpha", "pixel_alpha"):
-            if getattr(self, name) > MOST:
-                raise UserError(
-                    f"{name} = {getattr(self, name)}; all ratios are alike well below, take at most {MOST:g}"
-                )
-        if not self.pixel_alpha > 0:
-            raise UserError(f"pixel_alpha = {self.pixel_alpha}; the Beta distribution of lambda needs pixel_alpha > 0")
-        for name in ("rho", "pixel_p"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} = {getattr(self, name)} is no probability; take one from 0 to 1")
-        if not 0 < self.decay_rate < math.inf:
-            raise UserError(
-                f"decay_rate = {self.decay_rate}; the learning rate is multiplied by it: above 0, and finite"
-            )
-        if not 0 <= self.val < 1:
-            raise UserError(f"val = {self.val}; give a share of the images from 0 up to, but not including, 1")
-        if not 0 < self.lr < math.inf:
-            raise UserError(f"lr = {self.lr}; the learning rate must be positive and finite")
-        if any(not 0 < share <= 1 for share in self.decay):
-            raise UserError(f"decay = {self.decay}; give shares of the epochs between 0 and 1")
+        self.mixer()  # checks mask, alpha, p, r and association; the network family checks the depth
 
     def _check_batches(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise UserError(f"size = {self.size}; the network must see at least 1 pixel")
-        if not 0 < self.crop_scale <= 1:
-            raise UserError(f"crop_scale = {self.crop_scale} is no share of the area; take one above 0, up to 1")
-        if self.batch_size % self.repetition:
-            raise UserError(
-                f"repetition b = {self.repetition} does not divide batch_size = {self.batch_size}; "
-                f"take a batch_size that is a multiple of b"
-            )
-        if self.ghost and (self.batch_size % self.ghost or self.ghost % self.repetition):
-            raise UserError(
-                f"ghost = {self.ghost} with batch_size = {self.batch_size} and repetition b = {self.repetition}; "
-                f"take a divisor of batch_size that is a multiple of b"
-            )
-        if self.saliency != "none" and self.hidden != "none":
-            raise UserError(f"saliency = {self.saliency} and hidden = {self.hidden} both mix a batch; take one of them")
-        if self.saliency == "co-mixup" and part_size(self.batch_size) < 3:
-            raise UserError(
-                f"batch_size = {self.batch_size} cannot be cut into equal parts of 3 to 20 images, as co-mixup needs; "
-                f"take another batch_size"
-            )
+        n, ghost, b = self.batch_size, self.ghost, self.repetition
+        if n % b:
+            raise UserError(f"batch_size = {n} must be a multiple of repetition b = {b}")
+        if ghost and (n % ghost or ghost % b):
+            raise UserError(f"ghost = {ghost} must divide batch_size = {n} and be a multiple of repetition b = {b}")
+        if self.saliency == "co-mixup" and part_size(n) < 3:
+            raise UserError(f"batch_size = {n} must have a divisor from 3 to 20: co-mixup mixes equal parts of a batch")
 
     def _check_members(self) -> None:
-        if self.hidden != "none" and self.members > 1:
-            raise UserError(f"hidden = {self.hidden} mixes the features of single networks; set members = 1")
-        if self.subnets and self.members > 1:
-            raise UserError(f"subnets = {self.subnets}: GradAug regularises single networks; set members = 1")
-        if self.saliency != "none" and self.members > 1:
-            raise UserError(f"saliency = {self.saliency} mixes the images of single networks; set members = 1")
-        for what in ("encoders", "heads"):
-            if getattr(self, what) not in (None, 1, self.members):
-                raise UserError(f"{what} = {getattr(self, what)}; take 1, or one each of the {self.members} members")
+        single = {name: getattr(self, name) for name in ("feature_mixing", "saliency", "subnets")}
+        single = {name: value for name, value in single.items() if value not in ("none", 0)}
+        for name, value in single.items():
+            if self.members > 1:
+                raise UserError(f"{name} = {value} is for single networks; set members = 1")
+        if {"feature_mixing", "saliency"} <= single.keys():
+            raise UserError(f"saliency = {self.saliency} excludes feature_mixing = {self.feature_mixing}; take one")
+        for name in ("encoders", "heads"):
+            if getattr(self, name) not in (None, 1, self.members):
+                raise UserError(f"{name} = {getattr(self, name)}; it must be 1 or members = {self.members}")
         if (self.association == "interpolated") != (self.members > 1 and self.heads == 1):
             raise UserError(
-                f"heads = {self.heads} with association = {self.association}; one head for several members learns "
-                f"interpolated labels: set heads = 1 and association = interpolated together"
+                f"heads = {self.heads} with association = {self.association}: a head that members share (heads = 1) is "
+                "trained on interpolated labels (association = interpolated); set both or none"
             )
 
     @property
     def stride(self) -> int:
-        """Of the encoders."""
+        """Stride of the encoders: image pixels per position of their features."""
         return FAMILIES[self.model](self.depth, self.width).stride
 
     def seen(self, size: tuple[int, int, int]) -> tuple[int, int, int]:
-        """What the network sees of images of this size; both (C, H, W)."""
+        """Return the size (C, H, W) of the network's input for images of a size (C, H, W)."""
         return size if self.size is None else (size[0], self.size, self.size)
 
     @property
     def ghosts(self) -> int:
-        """Batches that a step works on as if they were apart; only their gradients meet."""
+        """Number of ghost batches per step."""
         return self.batch_size // self.ghost if self.ghost else 1
 
     @property
     def rate(self) -> float:
-        """The learning rate after the warm-up."""
+        """Learning rate after the warm-up: lr / b * batch_size / 128."""
         return self.lr / self.repetition * self.batch_size / 128
 
     @property
     def architecture(self) -> str:
+        """Name of the network for `mixmo.create`, such as wrn28_10."""
         return f"{self.model}{self.depth}_{self.width}"
 
     def mixer(self) -> Mixer:
-        """How its batches are mixed: masks are drawn at the resolution of what the encoders give."""
+        """Return the mixer of the batches, at the resolution of the encoders' features."""
         return Mixer(self.mask, self.members, self.alpha, self.p, self.r, self.stride, self.association)
 
     def network(self, classes: int, channels: int = 3) -> Network:
-        """A fresh network from the global random generator of torch."""
+        """Return a new network, initialised from torch's global random generator.
+
+        Args:
+            classes: Number of classes.
+            channels: Number of channels of the images.
+        """
         return create(
             self.architecture,
             classes,
@@ -267,33 +203,44 @@ class Recipe:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, as YAML and JSON can hold it."""
+        """Return all fields as YAML and JSON can write them: tuples become lists."""
         fields = dataclasses.asdict(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Recipe":
+        """Return the recipe of some fields, as `to_dict` writes them; fields that are missing have their default.
+
+        Args:
+            fields: Values by field, also under the names of earlier versions.
+
+        Raises:
+            UserError: If a field is unknown or its value is not allowed.
+        """
+        values: dict[str, Any] = {RENAMED.get(name, name): value for name, value in fields.items()}
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        _check_names(values)
+        return cls(**values)
+
     def replace(self, **changes: Any) -> "Recipe":
-        """Another recipe that differs in these fields; an unknown one is refused, naming the nearest valid one."""
-        for name in changes:
-            if name not in FIELDS:
-                raise unknown("field", name, FIELDS)
+        """Return a recipe that differs in these fields.
+
+        Args:
+            **changes: New values by field.
+
+        Raises:
+            UserError: If a field is unknown or its value is not allowed.
+        """
+        _check_names(changes)
         return dataclasses.replace(self, **changes)
 
 
-def fits(value: object, kind: Any) -> bool:
-    """Whether a value is of the type of a field. Whole numbers are numbers too; True and False are not.
-
-    >>> fits(1, float), fits(True, int), fits(None, int | None), fits((0.5, 1), tuple[float, ...])
-    (True, False, True, True)
-    """
-    parts = get_args(kind)
-    if get_origin(kind) is Literal:
-        return type(value) is str  # which one is another question
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(fits(part, parts[0]) for part in value)
-    if parts:
-        return any(fits(value, part) for part in parts)
-    return type(value) in ((int, float) if kind is float else (kind,))  # of no other: YAML does not know NumPy's
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in FIELDS:
+            raise unknown("field", name, FIELDS)
 
 
+HINTS = get_type_hints(Recipe, include_extras=True)
 KINDS = get_type_hints(Recipe)
 FIELDS = tuple(KINDS)

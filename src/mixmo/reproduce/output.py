@@ -1,4 +1,4 @@
-"""Write a table as Markdown, CSV and a figure, replacing earlier files atomically."""
+"""Write a table as Markdown, CSV and a figure, atomic_write earlier files atomically."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from mixmo.reproduce.report import Report
 from mixmo.reproduce.store import Store
 from mixmo.reproduce.text import slug, to_csv
 from mixmo.runs.directory import Run
-from mixmo.storage.files import replacing
+from mixmo.storage.files import atomic_write
 from mixmo.utils.errors import UserError
 
 
@@ -39,7 +39,7 @@ def write(report: Report, text: str, store: Store, root: Path | None) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

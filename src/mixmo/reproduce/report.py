@@ -125,7 +125,7 @@ def value(cell: Cell, group: Group, store: Store, where: Where) -> float | None:
     if kind == "scores" and which == "last10":
         return scores.of_epochs(score, whole[0]) if complete and len(group) == 1 else None
     if kind == "scores" and len(group) == 1:
-        return scores.of_scores(score, whole[0].json("scores.json")[which]) if complete else None
+        return scores.of_scores(score, whole[0].read_scores()[which]) if complete else None
     name, images = derived_name(cell), corruption.images_of(group[0], where.corrupted)
     kept = store.derived(group, name)
     if kept is not None and kind == "corrupted" and kept.get("images", corruption.ORIGINAL) != images:
@@ -189,6 +189,6 @@ def devices(plan: Plan, store: Store) -> dict[str, int]:
 
 def device_of(run: Run) -> str:
     try:
-        return str(run.json("environment.json")["device_name"])
+        return str(run.read_environment()["device_name"])
     except UserError:
         return "an unknown device"

@@ -5,7 +5,8 @@ from typing import Any
 
 import yaml
 
-from mixmo.recipes.schema import FIELDS, KINDS, Recipe, fits
+from mixmo.recipes.fields import has_type
+from mixmo.recipes.schema import FIELDS, KINDS, Recipe
 from mixmo.reproduce.plan import Plan, trained
 from mixmo.utils.errors import UserError, unknown
 
@@ -37,10 +38,10 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
                 value = float(value)
             elif isinstance(usual, tuple):
                 value = tuple(map(float, value))
-            elif not fits(value, kind):
+            elif not has_type(value, kind):
                 raise TypeError
         except (TypeError, ValueError, yaml.YAMLError) as error:
-            such = f"such as {usual}" if usual is not None else "a text" if fits("", kind) else "a whole number"
+            such = f"such as {usual}" if usual is not None else "a text" if has_type("", kind) else "a whole number"
             raise UserError(f"--set {word}: {name} is {such}; give a value of that kind") from error
         settings[name] = value
     return settings

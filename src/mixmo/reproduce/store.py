@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mixmo.recipes import METHODS, PROTOCOLS, named
-from mixmo.recipes.schema import FIELDS, Recipe
+from mixmo.recipes.schema import FIELDS, RENAMED, Recipe
 from mixmo.runs.directory import Run
-from mixmo.storage.files import index_of, replacing
+from mixmo.storage.files import atomic_write
+from mixmo.storage.weights import index_path
 from mixmo.utils.errors import UserError
 
 APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
@@ -26,9 +27,12 @@ APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # 
 
 def digest(*recipes: Recipe) -> str:
     """A short hash of recipes. Fields at the schema's default do not enter: one that is added later changes no hash."""
-    usual = Recipe().to_dict()
-    changes = [{key: value for key, value in recipe.to_dict().items() if value != usual[key]} for recipe in recipes]
-    return hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:8]
+    usual, former = Recipe().to_dict(), {new: old for old, new in RENAMED.items()}  # under which runs were stored
+    said = [
+        {former.get(key, key): value for key, value in recipe.to_dict().items() if value != usual[key]}
+        for recipe in recipes
+    ]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
 
 
 @functools.cache
@@ -77,7 +81,7 @@ class Store:
         for folder in (out / "runs", *self.elsewhere):
             for path in sorted(folder.rglob("recipe.yaml")):
                 try:
-                    recipe = Run(path.parent).recipe
+                    recipe = Run.open(path.parent).recipe
                 except (UserError, OSError) as error:
                     self.unreadable[path.parent] = str(error)
                     continue
@@ -96,7 +100,7 @@ class Store:
             if path not in self.unreadable and all(
                 _holds(path, name) for name in {*needed, "recipe.yaml", "scores.json"}
             ):
-                return Run(path)
+                return Run(path, recipe)
         return None
 
     def finished(self) -> list[Recipe]:
@@ -123,7 +127,7 @@ class Store:
         """Write what was computed from one run or an ensemble, with its checksum, and return it."""
         path = self.out / "derived" / group_name(group) / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(json.dumps({**found, "sha256": _sum(found)}, indent=1))
         return found
 
@@ -134,7 +138,7 @@ def _sum(found: dict[str, Any]) -> str:
 
 def _holds(folder: Path, name: str) -> bool:
     path = folder / name
-    return path.is_file() or index_of(path).is_file()
+    return path.is_file() or index_path(path).is_file()
 
 
 @functools.cache

@@ -1,1 +1,5 @@
-"""A run directory: its files, its checkpoints, its network."""
+"""Run directories: their files, their lock, their checkpoints, their networks."""
+
+from mixmo.runs.directory import Run
+
+__all__ = ["Run"]

@@ -1,37 +1,41 @@
-"""Checkpoints: a folder each, complete or not there at all, written while training goes on.
+"""Checkpoints: one folder each, complete or not there at all, written in the background while training continues.
 
 `checkpoints/00001562/` holds weights.safetensors, optimizer.safetensors, state.json and their checksums after 1,562
-steps. It is written under another name and renamed; only then the one before it is removed. Those to be kept hold a
-file `kept`. The best weights lie beside as `best-<step>.safetensors`, named in the state.
+steps. It is written under a temporary name and renamed; only then the previous one is removed. Checkpoints to keep hold
+a file `kept`. The best weights lie beside them as `best-<step>.safetensors`; state.json names the step.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from mixmo.storage import checksums
-from mixmo.storage.files import halve, load_tensors, replacing, save_tensors, unwritten
-from mixmo.storage.weights import fill
+from mixmo.storage.files import atomic_write, write_errors
+from mixmo.storage.weights import load_tensors, load_weights, save_tensors, to_bfloat16
 from mixmo.utils.errors import UserError
+
+T = TypeVar("T")
 
 
 @dataclass
 class State:
-    """Where a training stands, apart from weights and momentum."""
+    """Progress of a training run, apart from weights and momentum."""
 
     step: int = 0  # steps done
     epochs_logged: int = 0
-    meter: tuple[float, ...] = (0.0, 0.0)  # sums over the steps of the epoch under way
+    meter: tuple[float, ...] = (0.0, 0.0)  # sums over the steps of the current epoch
     best_step: int | None = None
     best_top1: float = -1.0
-    seconds: float = 0.0  # spent training so far
-    logged: dict[int, str] | None = None  # sums of the epochs' lines in metrics.jsonl; in earlier versions, none
+    seconds: float = 0.0  # training time so far
+    logged: dict[int, str] | None = None  # checksums of the lines in metrics.jsonl; None from earlier versions
 
 
 class Snapshot:
@@ -43,7 +47,7 @@ class Snapshot:
         self.ready = torch.cuda.current_stream().record_event() if on_gpu else None
 
     def fetch(self) -> dict[str, Tensor]:
-        """In host memory. On a stream of its own, so that it waits for the copies and not for later steps."""
+        """Return the copies in host memory, on a separate stream that waits for them and not for later steps."""
         if self.ready is None:
             return self.tensors
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -52,11 +56,14 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run: the last one, and those to keep.
 
-    `every` keeps those after a multiple of so many steps, beside the last one, also when a later training keeps none.
-    `shard_mb` bounds the files' size; `compact` stores weights and momentum in bfloat16: a training that continues from
-    there is not bit for bit the same. Those of another `recipe`, a file, are refused.
+    Args:
+        folder: The folder `checkpoints` of the run.
+        recipe: recipe.yaml; a checkpoint of another recipe raises an error.
+        every: Keep the checkpoints after every multiple of so many steps, also when a later training keeps none.
+        shard_mb: Largest size of a file in MB.
+        compact: Store weights and momentum in bfloat16; resuming is then not bit-identical.
     """
 
     def __init__(
@@ -72,19 +79,19 @@ class Checkpoints:
         self.every, self.shard_mb, self.compact = every, shard_mb, compact
         self.writer = ThreadPoolExecutor(1, "checkpoint")
         self.writing: Future[None] | None = None
-        self.best_stored: int | None = None  # step of the best weights that are known to be on the disk
-
-    def latest(self) -> Path | None:
-        """The newest complete checkpoint."""
-        there = self.all()
-        complete = [path for path in there if (path / "state.json").is_file()]
-        if complete != there and self.all() != there:  # a training has just replaced one that was listed
-            return self.latest()
-        return max(complete, default=None, key=lambda path: int(path.name))
+        self.best_stored: int | None = None  # step of the best weights that this object has written or read
 
     def all(self) -> list[Path]:
-        """Every checkpoint, and nothing else that a user may have put beside them."""
+        """Return every checkpoint, and nothing else that a user may have put beside them."""
         return [path for path in self.folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
+
+    def latest(self) -> Path | None:
+        """Return the newest complete checkpoint, or None."""
+        there = self.all()
+        complete = [path for path in there if (path / "state.json").is_file()]
+        if complete != there and self.all() != there:  # a training process has just replaced one of them
+            return self.latest()
+        return max(complete, default=None, key=lambda path: int(path.name))
 
     def save(
         self,
@@ -94,7 +101,7 @@ class Checkpoints:
         best: dict[str, Tensor] | None,
         average: nn.Module | None = None,
     ) -> None:
-        """Write a checkpoint in the background. A failure changes nothing; the next `save` or `wait` raises it."""
+        """Write a checkpoint in the background. The next `save` or `wait` raises its errors."""
         self.wait()
         parts = {"weights": Snapshot(net.state_dict()), "optimizer": Snapshot(momentum(net, optimizer))}
         if average is not None:
@@ -103,7 +110,7 @@ class Checkpoints:
         self.writing = self.writer.submit(self._write, replace(state), parts, best)
 
     def wait(self) -> None:
-        """Until what was begun is on the disk."""
+        """Wait until the checkpoint is on the disk."""
         writing, self.writing = self.writing, None
         if writing is not None:
             writing.result()
@@ -112,111 +119,122 @@ class Checkpoints:
         final = self.folder / f"{state.step:08d}"
         temporary = self.folder / f".{final.name}.tmp"
         try:
-            self.folder.mkdir(exist_ok=True)  # in a run that is still there
-            if best is not None and state.best_step is not None:
-                self._write_best(best, state.best_step)
-            # One of this step is this one: to replace it would leave none for a moment.
-            if not (final / "state.json").is_file():
-                shutil.rmtree(temporary, ignore_errors=True)
-                temporary.mkdir()
-                for name, snapshot in parts.items():
-                    tensors = snapshot.fetch()
-                    check_finite(tensors, state.step)
-                    save_tensors(self._packed(tensors), temporary / f"{name}.safetensors", self.shard_mb)
-                with replacing(temporary / "state.json") as file:  # on the disk before the one before it goes
-                    file.write_text(json.dumps(asdict(state)))
-                with replacing(temporary / checksums.NAME) as file:
-                    files = [*sorted(temporary.iterdir()), *self._beside(state)]
-                    file.write_text(
-                        checksums.sums({Path(os.path.relpath(path, temporary)).as_posix(): path for path in files})
-                    )
-                shutil.rmtree(final, ignore_errors=True)
-                temporary.rename(final)
-            if self.every and state.step % self.every == 0:
-                (final / "kept").touch()
-        except OSError as error:
-            raise unwritten(final, error) from error
+            with write_errors(final):
+                self.folder.mkdir(exist_ok=True)  # not its parents: the run may have been removed
+                if best is not None and state.best_step not in (None, self.best_stored):
+                    save_tensors(self._packed(best), self.best_path(state.best_step), self.shard_mb)
+                    self.best_stored = state.best_step
+                # An existing checkpoint of this step is equal; atomic_write it would leave none for a moment.
+                if not (final / "state.json").is_file():
+                    self._write_folder(temporary, state, parts)
+                    shutil.rmtree(final, ignore_errors=True)
+                    temporary.rename(final)
+                if self.every and state.step % self.every == 0:
+                    (final / "kept").touch()
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._prune(final)
 
-    def _write_best(self, best: dict[str, Tensor], step: int) -> None:
-        """Once. A file of that name which was neither written nor read here may be a damaged one."""
-        if step != self.best_stored:
-            save_tensors(self._packed(best), self.best_path(step), self.shard_mb)
-            self.best_stored = step
-
-    def _best_files(self, step: int) -> list[Path]:
-        """The best weights: a file, or shards and their index."""
-        return sorted(self.folder.glob(f"{self.best_path(step).stem}*.safetensors*"))
-
-    def _beside(self, state: State) -> list[Path]:
-        """What a checkpoint needs of what does not lie in it."""
-        best = [] if state.best_step is None else self._best_files(state.best_step)
-        return best if self.recipe is None else [*best, self.recipe]
+    def _write_folder(self, folder: Path, state: State, parts: dict[str, Snapshot]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name, snapshot in parts.items():
+            tensors = snapshot.fetch()
+            check_finite(tensors, state.step)
+            save_tensors(self._packed(tensors), folder / f"{name}.safetensors", self.shard_mb)
+        with atomic_write(folder / "state.json") as file:
+            file.write_text(json.dumps(asdict(state)))
+        files = sorted(folder.iterdir())
+        if state.best_step is not None:  # one file, or shards and their index
+            files += sorted(self.folder.glob(f"{self.best_path(state.best_step).stem}*.safetensors*"))
+        if self.recipe is not None:
+            files.append(self.recipe)
+        with atomic_write(folder / checksums.NAME) as file:
+            file.write_text(checksums.format_sums({Path(os.path.relpath(p, folder)).as_posix(): p for p in files}))
 
     def _packed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return halve(tensors) if self.compact else tensors
+        return to_bfloat16(tensors) if self.compact else tensors
+
+    def _prune(self, newest: Path) -> None:
+        """Remove what no checkpoint needs, and what a killed process left half written."""
+        needed = set()
+        for path in self.all():
+            if path != newest and not (path / "kept").exists():
+                shutil.rmtree(path, ignore_errors=True)
+                continue
+            try:
+                best = read_state(path).best_step
+            except UserError:  # a damaged checkpoint that is to be kept: it stays, for its user to look at
+                continue
+            needed |= set() if best is None else {self.best_path(best).stem}
+        for path in self.folder.glob("best-*.safetensors*"):
+            if not path.name.startswith(tuple(needed)):
+                path.unlink(missing_ok=True)
+        for path in self.folder.glob(".*.tmp"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def load(self, net: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None = None) -> State | None:
-        """Continue from the newest checkpoint: its state, or None where there is none yet."""
-        latest = self.latest()
-        if latest is None:
-            return None
-        try:
-            state = read_state(latest)
-            fill(net, latest / "weights.safetensors")
+        """Load the newest checkpoint into network and optimiser; return its state, or None if there is none."""
+
+        def load(checkpoint: Path) -> State:
+            state = read_state(checkpoint)
+            load_weights(net, checkpoint / "weights.safetensors")
             if average is not None:
-                fill(average, latest / "average.safetensors")
-            buffers = load_tensors(latest / "optimizer.safetensors")
+                load_weights(average, checkpoint / "average.safetensors")
+            buffers = load_tensors(checkpoint / "optimizer.safetensors")
             for name, parameter in net.named_parameters():
                 if name in buffers:
                     # In the parameter's own memory format: the fused kernel walks both in storage order.
                     buffer = torch.empty_like(parameter, requires_grad=False).copy_(buffers[name])
                     optimizer.state[parameter]["momentum_buffer"] = buffer
-            check_sums(latest)
-        except (UserError, RuntimeError) as error:
-            raise unusable(latest, error) from error
-        return state
+            check_sums(checkpoint)
+            return state
 
-    def fill(self, net: nn.Module, which: str, averaged: bool) -> int:
-        """Fill a network with the weights to score, the newest or the best so far, and give the step of these.
+        return self._read_newest(load)
 
-        Where a training goes on, a checkpoint may be replaced while it is read: then the next one is read.
-        """
-        while (latest := self.latest()) is not None:
-            try:
-                state = read_state(latest)
-                step = state.step if which == "last" else state.best_step
-                if step is None:
-                    break
-                newest = latest / ("average.safetensors" if averaged else "weights.safetensors")
-                fill(net, newest if which == "last" else self.best_path(step))
-                check_sums(latest)
-                return step
-            except (UserError, OSError) as error:
-                if self.latest() == latest:
-                    raise unusable(latest, error) from error
-        missing = "no checkpoint yet" if latest is None else "no best weights yet, but the last ones (--which last)"
-        scores = self.folder.with_name("scores.json")
-        raise UserError(
-            f"{scores} is missing: the training has not ended, and has {missing}; continue it with --resume"
-        )
+    def load_weights(self, net: nn.Module, which: str, averaged: bool) -> int:
+        """Load the "last" or "best" weights so far, to evaluate them; return the step that they are of."""
+
+        def load(checkpoint: Path) -> int | None:
+            state = read_state(checkpoint)
+            step = state.step if which == "last" else state.best_step
+            if step is not None:
+                newest = checkpoint / ("average.safetensors" if averaged else "weights.safetensors")
+                load_weights(net, newest if which == "last" else self.best_path(step))
+                check_sums(checkpoint)
+            return step
+
+        step = self._read_newest(load)
+        if step is None:
+            missing = "no best weights yet, but the last ones (--which last)" if self.latest() else "no checkpoint yet"
+            scores = self.folder.with_name("scores.json")
+            raise UserError(
+                f"{scores} is missing: the training has not ended, and has {missing}; continue it with --resume"
+            )
+        return step
 
     def state(self) -> State | None:
-        """Where the training stands by now, without its weights; None where there is no checkpoint yet."""
+        """Return the state in the newest checkpoint, or None if there is none."""
+
+        def read(checkpoint: Path) -> State:
+            state = read_state(checkpoint)
+            checksums.check(checkpoint / "state.json")
+            return state
+
+        return self._read_newest(read)
+
+    def _read_newest(self, read: Callable[[Path], T]) -> T | None:
+        """Read the newest checkpoint, or the next one if a training process replaces it meanwhile; None without any."""
         while (latest := self.latest()) is not None:
             try:
-                state = read_state(latest)
-                checksums.check(latest / "state.json")
-                return state
-            except (UserError, OSError) as error:
+                return read(latest)
+            except (UserError, OSError, RuntimeError) as error:
                 if self.latest() == latest:
                     raise unusable(latest, error) from error
         return None
 
     def best(self, state: State) -> dict[str, Tensor] | None:
-        """The weights of the best epoch so far."""
+        """Return the weights of the best epoch so far, or None."""
         if state.best_step is None:
             return None
         best = load_tensors(self.best_path(state.best_step))
@@ -226,27 +244,9 @@ class Checkpoints:
     def best_path(self, step: int) -> Path:
         return self.folder / f"best-{step:08d}.safetensors"
 
-    def _prune(self, newest: Path) -> None:
-        """Remove what no checkpoint needs, and what a killed process left half written."""
-        named = set()
-        for path in self.all():
-            if path != newest and not (path / "kept").exists():
-                shutil.rmtree(path, ignore_errors=True)
-                continue
-            try:
-                best = read_state(path).best_step
-            except UserError:  # one to be kept that was damaged: it stays, for its user to look at
-                continue
-            named |= set() if best is None else {self.best_path(best).stem}
-        for path in self.folder.glob("best-*.safetensors*"):
-            if not path.name.startswith(tuple(named)):
-                path.unlink(missing_ok=True)
-        for path in self.folder.glob(".*.tmp"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
 
 def check_finite(tensors: dict[str, Tensor], step: int) -> None:
-    """Refuses what the last step ruined, of which the loss says nothing yet: it would replace what is good."""
+    """Raise an error for NaN or infinite values, which the last loss may not show: they would replace good weights."""
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise UserError(
             f"weights or momentum are NaN or infinite after step {step}: training diverged; nothing more was saved: "
@@ -255,40 +255,39 @@ def check_finite(tensors: dict[str, Tensor], step: int) -> None:
 
 
 def read_state(checkpoint: Path) -> State:
-    """Where the training stood, according to a checkpoint."""
+    """Return the state in a checkpoint."""
     path = checkpoint / "state.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         state = State(**{**fields, "meter": tuple(map(float, fields["meter"]))})
         if state.logged is not None:
-            state.logged = {int(epoch): str(of_line) for epoch, of_line in state.logged.items()}
-        numbers = (state.step, state.epochs_logged, state.best_step or 0)
-        if not all(isinstance(number, int) for number in numbers) or state.step != int(checkpoint.name):
+            state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
+        if state.step != int(checkpoint.name):
             raise ValueError(f"it is of step {state.step}")
         return replace(state, best_top1=float(state.best_top1), seconds=float(state.seconds))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
 
 
 def check_sums(checkpoint: Path) -> None:
-    """Refuses a checkpoint with files that are not those it was saved with, or without one of them."""
-    for name, expected in checksums.read(checkpoint).items():
+    """Raise an error if a file of a checkpoint is missing or differs from its checksum."""
+    for name, expected in checksums.read_sums(checkpoint).items():
         # Not through the file system: the folder of checkpoints may be a link to another disk.
         file = Path(os.path.normpath(checkpoint / name))
-        if not file.is_file() or checksums.digest(file) != expected:
-            raise checksums.changed(file)
+        if not file.is_file() or checksums.sha256(file) != expected:
+            raise checksums.mismatch(file)
 
 
 def unusable(checkpoint: Path, error: Exception) -> UserError:
-    """One sentence, though the error may be several, for other remedies than that of a checkpoint."""
+    """Return the error for a checkpoint that cannot be loaded: the reason, with the remedies for a checkpoint."""
     reason = " ".join(str(error).split()).partition("; ")[0]
     return UserError(
-        f"the checkpoint {checkpoint} cannot be used: {reason}; bring back what it was from a copy, or remove that "
-        "folder to continue from an earlier one, or from the start if there is none"
+        f"the checkpoint {checkpoint} cannot be used: {reason}; restore it from a copy, or remove that folder to "
+        "continue from an earlier one, or from the start if there is none"
     )
 
 
 def momentum(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state by parameter name."""
+    """Return the momentum buffers by parameter name."""
     buffers = {name: optimizer.state[p].get("momentum_buffer") for name, p in net.named_parameters()}
     return {name: buffer for name, buffer in buffers.items() if buffer is not None}

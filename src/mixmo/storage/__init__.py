@@ -1,1 +1,1 @@
-"""Files that are whole or absent, their checksums, weights on disk."""
+"""Files on disk: atomic writes, checksums, tensors."""

@@ -1,6 +1,6 @@
-"""What belongs together, by checksum: a file that changed on the disk, or is of another run, is noticed.
+"""SHA256SUMS: checksums of files that belong together, so that a file that changed on the disk is detected.
 
-safetensors files carry none: with a bit flipped, or taken from another seed, they load as well as ever.
+safetensors files have none of their own: with a bit flipped, or copied from another seed, they load as before.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ from typing import Any
 
 from mixmo.utils.errors import UserError
 
-NAME = "SHA256SUMS"  # in the form that `sha256sum -c` reads
-WRITTEN_ONCE = ("recipe.yaml", "metrics.jsonl", "config.json", "model.safetensors")  # what no --resume makes again
+NAME = "SHA256SUMS"  # in the format of `sha256sum -c`
+WRITTEN_ONCE = ("recipe.yaml", "metrics.jsonl", "config.json", "model.safetensors")  # not again by --resume
 
 
-def sums(files: Mapping[str, Path]) -> str:
-    """A line for each file, by the name that it has, or will have, as seen from where the sums are put."""
-    return "".join(f"{digest(file)}  {name}\n" for name, file in files.items())
+def format_sums(files: Mapping[str, Path]) -> str:
+    """Return the text of SHA256SUMS: one line per file, under the name that it has there."""
+    return "".join(f"{sha256(file)}  {name}\n" for name, file in files.items())
 
 
-def read(folder: Path) -> dict[str, str]:
-    """The sums in a folder by name; none where earlier versions wrote it, or where it was copied without them."""
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return the checksums in a folder by file name; none if it has no SHA256SUMS, as from earlier versions."""
     if not (folder / NAME).is_file():
         return {}
     lines = (folder / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -29,49 +29,49 @@ def read(folder: Path) -> dict[str, str]:
 
 
 def check(file: Path) -> None:
-    """Refuses a file that is not the one that the sums beside it were made of."""
-    expected = read(file.parent).get(file.name)
-    if expected is not None and digest(file) != expected:
-        raise changed(file)
+    """Raise an error if a file differs from its checksum in the SHA256SUMS beside it."""
+    expected = read_sums(file.parent).get(file.name)
+    if expected is not None and sha256(file) != expected:
+        raise mismatch(file)
 
 
-def changed(file: Path) -> UserError:
+def mismatch(file: Path) -> UserError:
+    """Return the error for a file that differs from its checksum."""
     again = "" if file.name in WRITTEN_ONCE else " in a run, remove scores.json and train with --resume;"
     return UserError(
-        f"{file} is not as it was when it was saved: it is damaged, edited or of another training; bring it back from "
+        f"{file} is not as it was when it was saved: it is damaged, edited or of another training; restore it from "
         f"a copy;{again} or remove {NAME} there to take it as it is"
     )
 
 
-def of_lines(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """What each epoch's line of metrics.jsonl says, in few characters; however it is spaced, and whatever ends it."""
+def hash_lines(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """Return a short checksum of each line of metrics.jsonl by epoch, independent of white space."""
     return {line["epoch"]: hashlib.sha256(json.dumps(line).encode()).hexdigest()[:16] for line in lines}
 
 
 def check_lines(log: Path, found: Mapping[int, str], expected: Mapping[int, str]) -> None:
-    """Refuses lines that are not those that a checkpoint remembers; they may be fewer."""
-    if changed := [epoch for epoch, of_line in found.items() if of_line != expected.get(epoch)]:
-        raise UserError(
-            f"{log} is not as it was written: its lines of {these(changed)} are damaged, edited or of another run; "
-            "bring it back from a copy, or remove these lines to go on without them"
-        )
+    """Raise an error if lines differ from the checksums in a checkpoint; lines may be missing."""
+    if changed := [epoch for epoch, line_hash in found.items() if line_hash != expected.get(epoch)]:
+        damage = f"its lines of {list_epochs(changed)} are damaged, edited or of another run"
+        raise UserError(f"{log} is not as it was written: {damage}; restore it from a copy, or remove these lines")
 
 
-def these(epochs: list[int]) -> str:
+def list_epochs(epochs: list[int]) -> str:
     """
-    >>> these([3]), these([1, 2, 4, 5, 7])
+    >>> list_epochs([3]), list_epochs([1, 2, 4, 5, 7])
     ('epoch 3', 'epochs 1, 2, 4 and 2 more')
     """
     named = ", ".join(map(str, epochs[:3])) + (f" and {len(epochs) - 3} more" if len(epochs) > 3 else "")
     return f"epoch{'s' if len(epochs) > 1 else ''} {named}"
 
 
-def digest(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """Return the checksum of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def md5(path: Path) -> str:
-    """The checksum that the data sets' publishers give."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+def md5(file: Path) -> str:
+    """Return the checksum that the publishers of the data sets give."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -1,47 +1,129 @@
-"""Weights from a file into a network: never those of another architecture."""
+"""Tensors in safetensors files, whole or in shards, and weights loaded into a network of the same architecture."""
 
+import json
+import os
+import re
 from pathlib import Path
 
+import safetensors.torch
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from torch import Tensor, nn
 
-from mixmo.storage.files import load_tensors
+from mixmo.storage import checksums
+from mixmo.storage.files import atomic_write
 from mixmo.utils.errors import UserError
 
-NAMED = 3  # differences that the message names
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # that a network may be stored in
+UNFINISHED = "the training has not ended; continue it with --resume"
+AGAIN = "restore it from a copy, or, in a run with its checkpoints, remove scores.json and train with --resume"
 
 
-def shapes(net: nn.Module) -> dict[str, torch.Size]:
-    """Of everything in the state_dict."""
-    return {name: tensor.shape for name, tensor in net.state_dict().items()}
+def save_tensors(tensors: dict[str, Tensor], path: Path, shard_mb: float | None = None) -> None:
+    """Write a safetensors file atomically.
+
+    With `shard_mb`, write files of at most that size in MB and an index beside them, as on the Hugging Face Hub:
+    last-00001-of-00003.safetensors, ..., last.safetensors.index.json. A tensor is never split.
+    """
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    files = {path.name: list(ready)}
+    if shard_mb is not None:
+        pattern, size = f"{path.stem}{{suffix}}.safetensors", max(1, int(shard_mb * 1e6))
+        shards = split_torch_state_dict_into_shards(ready, filename_pattern=pattern, max_shard_size=size)
+        files = shards.filename_to_tensors
+    for file, names in files.items():
+        with atomic_write(path.with_name(file)) as temporary:
+            _save_file({name: ready[name] for name in names}, temporary)
+    written = {path.with_name(file) for file in files}
+    if len(files) > 1:
+        with atomic_write(index_path(path)) as temporary:
+            index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
+            temporary.write_text(json.dumps(index, indent=1))
+        written.add(index_path(path))
+    # Files of an earlier save with another number of shards would be read instead.
+    for left in {path, index_path(path), *path.parent.glob(f"{path.stem}-?????-of-?????.safetensors")} - written:
+        left.unlink(missing_ok=True)
 
 
-def fill(net: nn.Module, path: Path, assign: bool = False) -> None:
-    """Load the weights in `path`, a safetensors file, into a network of the same architecture.
+def _save_file(tensors: dict[str, Tensor], path: Path) -> None:
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        safetensors.torch.save_file(tensors, path)
+        path.chmod(mode)  # safetensors makes files that only their owner can read
+    except safetensors.SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        raise OSError(*((int(found[1]), os.strerror(int(found[1]))) if found else (0, str(error)))) from error
 
-    With `assign` they take the place of the network's, in the precision that they were stored in.
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, whole or in shards, verified by the checksums beside it."""
+    if path.is_file() or not index_path(path).is_file():
+        return _load_file(path)
+    return {name: tensor for file in _shards(index_path(path)) for name, tensor in _load_file(file).items()}
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names, all beside it."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        if wrong := [name for name in names if Path(name).name != name or Path(name).suffix != ".safetensors"]:
+            raise ValueError(f"{wrong[0]!r} is no safetensors file beside it")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{index} is damaged ({error}); restore it from where it was written") from error
+    checksums.check(index)
+    return [index.with_name(name) for name in names]
+
+
+def _load_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        unfinished = path.with_name("recipe.yaml").is_file() and not path.with_name("scores.json").is_file()
+        raise UserError(f"{path} is missing" + (f": {UNFINISHED}" if unfinished else f"; {AGAIN}"))
+    try:
+        path.open("rb").close()  # safetensors reports a file without read permission as missing
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} is damaged or unreadable ({reason}); {AGAIN}") from error
+    checksums.check(path)
+    return tensors
+
+
+def index_path(path: Path) -> Path:
+    """Return the index of the shards of `path`."""
+    return path.with_name(f"{path.name}.index.json")
+
+
+def to_bfloat16(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return matrices and filters in bfloat16; vectors stay as they are: few, and batch statistics need the digits."""
+    return {name: t.bfloat16() if t.dim() > 1 and t.is_floating_point() else t for name, t in tensors.items()}
+
+
+def load_weights(net: nn.Module, path: Path, assign: bool = False) -> None:
+    """Load the weights in a safetensors file into a network of the same architecture.
+
+    With `assign` they replace the network's tensors and keep the precision that they are stored in.
     """
     tensors = load_tensors(path)
-    different = differences(shapes(net), tensors) or other_types(net, tensors)
-    if different:
-        more = f" and {len(different) - NAMED} more" if len(different) > NAMED else ""
-        raise UserError(
-            f"{path} holds the weights of another architecture: {'; '.join(different[:NAMED])}{more}; "
-            "build the network that they were trained in"
-        )
-    put(net, tensors, assign)
+    if found := differences(shapes(net), tensors):
+        different = f"another architecture: {'; '.join(found[:3])}"
+        raise UserError(f"{path} holds the weights of {different}; build the network that they were trained in")
+    load_state(net, tensors, assign)
 
 
-def put(net: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
-    """All the weights into a network; as those of its own version, for which some backbones (MNASNet) ask."""
+def load_state(net: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
+    """Load all weights into a network, with the version that its state_dict has: some backbones (MNASNet) check it."""
     state = net.state_dict()
     state.update(tensors)
     net.load_state_dict(state, assign=assign)
 
 
+def shapes(net: nn.Module) -> dict[str, torch.Size]:
+    """Return the shape of everything in the state_dict."""
+    return {name: tensor.shape for name, tensor in net.state_dict().items()}
+
+
 def differences(wanted: dict[str, torch.Size], given: dict[str, Tensor]) -> list[str]:
-    """One phrase for each tensor that is missing, of another shape, or unknown.
+    """Return a phrase for each tensor that is missing, has another shape, or is unknown.
 
     >>> differences({"a": torch.Size([2]), "b": torch.Size([3])}, {"a": torch.zeros(4), "c": torch.zeros(1)})
     ['a is (4,) there and (2,) in the network', 'b is missing there', 'c is unknown to the network']
@@ -53,9 +135,3 @@ def differences(wanted: dict[str, torch.Size], given: dict[str, Tensor]) -> list
         elif given[name].shape != shape:
             found.append(f"{name} is {tuple(given[name].shape)} there and {tuple(shape)} in the network")
     return found + [f"{name} is unknown to the network" for name in given if name not in wanted]
-
-
-def other_types(net: nn.Module, given: dict[str, Tensor]) -> list[str]:
-    """One phrase for each tensor of a type that cannot take the place of the network's."""
-    wanted = {name: FLOATS if own.is_floating_point() else (own.dtype,) for name, own in net.state_dict().items()}
-    return [f"{name} is {given[name].dtype} there" for name, types in wanted.items() if given[name].dtype not in types]

@@ -184,9 +184,9 @@ def test_recipes_that_do_not_fit_raise() -> None:
         Recipe(saliency="puzlemix")
     with pytest.raises(UserError, match="members"):
         Recipe(saliency="puzzle-mix")
-    with pytest.raises(UserError, match="saliency"):
-        Recipe(saliency="puzzle-mix", hidden="patchup", members=1, mask="sum")
-    with pytest.raises(UserError, match="clean"):
+    with pytest.raises(UserError, match="feature_mixing"):
+        Recipe(saliency="puzzle-mix", feature_mixing="patchup", members=1, mask="sum")
+    with pytest.raises(UserError, match="clean = -1"):
         named("digits/puzzle-mix").replace(clean=-1.0)
     with pytest.raises(UserError, match="15"):
         check_fit(named("digits/puzzle-mix").replace(batch_size=8), random_dataset(15))

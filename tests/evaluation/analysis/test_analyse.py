@@ -14,7 +14,7 @@ from mixmo.recipes import Recipe
 from mixmo.runs.directory import Run
 from mixmo.runs.network import load_network
 from mixmo.storage import checksums
-from mixmo.storage.files import load_tensors, save_tensors
+from mixmo.storage.weights import load_tensors, save_tensors
 
 
 def test_accuracy_and_ratio_error_agree_with_a_plain_loop(runs: list[Run]) -> None:
@@ -22,7 +22,7 @@ def test_accuracy_and_ratio_error_agree_with_a_plain_loop(runs: list[Run]) -> No
     found = analyse(runs)
     wrong = []
     for run in runs:
-        logits, labels = run.logits()
+        logits, labels = run.read_logits()
         wrong += [[int(row.argmax()) != int(y) for row, y in zip(member, labels, strict=True)] for member in logits]
     tops = [value for run in found.runs for value in run.members_top1]
     assert tops == pytest.approx([1 - sum(errors) / len(errors) for errors in wrong])
@@ -36,7 +36,7 @@ def test_accuracy_and_ratio_error_agree_with_a_plain_loop(runs: list[Run]) -> No
 
 def test_the_chosen_epoch_is_analysed(runs: list[Run], tmp_path: Path) -> None:
     """The encoders of the best one are twice those of the last."""
-    copy = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    copy = Run.open(shutil.copytree(runs[0].path, tmp_path / "run"))
     (copy.path / checksums.NAME).unlink()
     tensors = load_tensors(copy.path / "last.safetensors")
     best = {name: 2 * tensor if name.startswith("encoders") else tensor for name, tensor in tensors.items()}
@@ -46,7 +46,7 @@ def test_the_chosen_epoch_is_analysed(runs: list[Run], tmp_path: Path) -> None:
     assert [active.threshold for active in run.active] == [0.3]
     assert len(run.active[0].layers) == 6  # WRN-10: three stages of one block
     assert run.epochs == 1
-    assert run.means["test.ensemble.top1"] == runs[0].metrics()[-1]["test"]["ensemble"]["top1"]
+    assert run.means["test.ensemble.top1"] == runs[0].read_metrics()[-1]["test"]["ensemble"]["top1"]
 
 
 @pytest.mark.parametrize(("options", "counted"), [({"last": 5}, 1), ({"last": 6}, 2), ({}, 2)])
@@ -54,9 +54,9 @@ def test_epochs_that_were_not_scored_are_not_counted(
     runs: list[Run], tmp_path: Path, options: dict[str, int], counted: int
 ) -> None:
     """The means of the last ten epochs, with `--score_every 5`, are of two."""
-    run = Run(shutil.copytree(runs[0].path, tmp_path / "run"))
+    run = Run.open(shutil.copytree(runs[0].path, tmp_path / "run"))
     (run.path / checksums.NAME).unlink()
-    lines = [line | {"epoch": 5 * (number + 1)} for number, line in enumerate(2 * runs[0].metrics())]
+    lines = [line | {"epoch": 5 * (number + 1)} for number, line in enumerate(2 * runs[0].read_metrics())]
     (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (found,) = analyse([run], **options).runs
     assert (found.epochs, found.means["epoch"]) == (counted, 20 - 2.5 * (counted - 1))
@@ -69,9 +69,9 @@ def test_a_run_of_several_networks_is_analysed_as_several_runs(
     Run.create(tmp_path / "two", recipe)
     for i in (0, 1):
         (tmp_path / "two" / str(i)).symlink_to(runs[1].path)
-    assert len(analyse([Run(tmp_path / "two")]).predictors) == 2
+    assert len(analyse([Run.open(tmp_path / "two")]).predictors) == 2
     assert main(["analyse", str(tmp_path / "two"), "--csv"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 * len(runs[1].metrics())
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 * len(runs[1].read_metrics())
 
 
 def test_json_is_the_analysis(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_runs_without_weights_or_of_other_test_sets_raise_an_error(
     Run.create(tmp_path / "fresh", Recipe())
     assert main(["analyse", str(tmp_path / "fresh")]) == 2
     assert "--resume" in capsys.readouterr().err
-    other = Run(shutil.copytree(runs[0].path, tmp_path / "other"))
+    other = Run.open(shutil.copytree(runs[0].path, tmp_path / "other"))
     (other.path / checksums.NAME).unlink()
     tensors = load_tensors(runs[0].path / "logits-last.safetensors")
     save_tensors(tensors | {"labels": (tensors["labels"] + 1) % 10}, other.path / "logits-last.safetensors")

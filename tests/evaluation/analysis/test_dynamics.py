@@ -22,7 +22,7 @@ def empty(tmp_path: Path) -> Run:
 
 
 def test_columns_hold_every_metric_of_a_run(runs: list[Run]) -> None:
-    table, lines = columns(runs[0]), runs[0].metrics()
+    table, lines = columns(runs[0]), runs[0].read_metrics()
     assert table["epoch"] == [1, 2]
     for name in ("lr", "p", "train.loss", "train.top1"):
         path = name.split(".")

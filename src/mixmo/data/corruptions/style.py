@@ -12,7 +12,7 @@ from mixmo import data
 from mixmo._version import __version__
 from mixmo.data.corrupted import COMMON, EXTRA, LEVELS
 from mixmo.data.corruptions import SEVERITIES, corrupt
-from mixmo.storage.files import drafts
+from mixmo.storage.files import staging_folder
 from mixmo.utils.errors import UserError, check_whole, unknown
 from mixmo.utils.progress import track
 from mixmo.utils.rng import seed_of
@@ -62,7 +62,7 @@ def write_style(
     folder, chosen = to / STYLES.get(name, ""), sorted(set(severities))
     _check(name, folder, chosen, seed)
     test = data.load(name, root, train=False).test
-    with drafts(folder) as temporary:
+    with staging_folder(folder) as temporary:
         fresh = temporary / folder.name
         fresh.mkdir()
         _write(fresh, test.resident.to(device), chosen, seed)

@@ -9,7 +9,8 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 
-from mixmo.runs.directory import Run, flat
+from mixmo.runs.directory import Run
+from mixmo.runs.metrics_log import flat
 from mixmo.utils.errors import UserError
 
 Columns = Mapping[str, Sequence[float]]
@@ -17,7 +18,7 @@ Columns = Mapping[str, Sequence[float]]
 
 def columns(run: Run) -> dict[str, list[float]]:
     """Return every number of every scored epoch, by column; NaN where an epoch lacks it."""
-    rows = [dict(flat(line, ".")) for line in run.metrics()]
+    rows = [dict(flat(line, ".")) for line in run.read_metrics()]
     if not rows:
         raise UserError(f"{run.path} has no scored epoch yet; let the training finish one, with --resume if it stopped")
     names = dict.fromkeys(name for row in rows for name in row)

@@ -63,7 +63,7 @@ def analyse(
 
     A run that has not ended is tested on the `device` with its data set from the folder `root`.
     """
-    runs = [Run.open(path) for run in runs for path in run.networks()]
+    runs = [network for run in runs for network in run.open_networks()]
     models = open_models([run.path for run in runs], which, device or torch.device("cpu"))
     parts = [own_logits([model], which, "logits", root) for model in track(models, "runs")]
     logits_PNK, labels_N = stack(parts, [run.path for run in runs])

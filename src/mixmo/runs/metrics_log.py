@@ -1,0 +1,65 @@
+"""metrics.jsonl: one line per scored epoch, appended while training."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mixmo.runs.checkpoint import Checkpoints
+from mixmo.storage import checksums
+from mixmo.storage.files import write_errors
+from mixmo.utils.errors import UserError
+
+
+def read_log(path: Path, finished: bool) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl, verified by SHA256SUMS or, before a run has `finished`, by its checkpoint."""
+    if not path.exists():
+        return []
+    # Before the lines, of which a training process may append more: the log has all that a checkpoint has.
+    state = None if finished else Checkpoints(path.with_name("checkpoints")).state()
+    text = path.read_text(encoding="utf-8", errors="replace")
+    checksums.check(path)
+    lines = _parse(text, path)
+    if state is not None and state.logged is not None:
+        until = [line for line in lines if line["epoch"] <= state.epochs_logged]
+        checksums.check_lines(path, checksums.hash_lines(until), state.logged)
+    return lines
+
+
+def _parse(text: str, path: Path) -> list[dict[str, Any]]:
+    lines = list[dict[str, Any]]()
+    for number, line in enumerate(text.splitlines(), 1):
+        last = lines[-1]["epoch"] if lines else 0
+        try:
+            entry = json.loads(line)
+            if not entry["epoch"] > last:
+                raise ValueError
+            lines.append(entry)
+        except (ValueError, TypeError, KeyError) as error:
+            # A killed process may leave half a line at the end; it is written again on resume.
+            if number < len(text.splitlines()) or text.endswith("\n"):
+                damage = f"line {number} is not an epoch after epoch {last}"
+                raise UserError(f"{path} is damaged: {damage}; remove that line") from error
+    return lines
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Append one epoch, which is on the disk before the checkpoint that counts it."""
+    with write_errors(path), path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flat(value: Any, between: str, path: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers in nested dicts and lists, such as a line of metrics.jsonl, each with its path.
+
+    >>> dict(flat({"epoch": 1, "test": {"members": [{"top1": 0.5}], "diversity": None}}, "."))
+    {'epoch': 1, 'test.members.0.top1': 0.5}
+    """
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from flat(inner, between, f"{path}{between}{key}" if path else str(key))
+    elif isinstance(value, int | float):
+        yield path, value
