@@ -182,7 +182,6 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=Path("runs/architectures.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    operators()
     given.kept.parent.mkdir(parents=True, exist_ok=True)
     rows: dict[str, dict[str, Any]] = json.loads(given.kept.read_text()) if given.kept.exists() else {}
     listed = [a for a in architectures() if not given.names or a.name in given.names]
@@ -198,15 +197,6 @@ def main() -> None:
     if given.out:
         kept = [rows[f"{a.library} {a.name}"] for a in listed if f"{a.library} {a.name}" in rows]
         given.out.write_text(table(kept))
-
-
-def operators() -> None:
-    """A torchvision built for CUDA imports beside a torch for CPUs once these exist; nothing here calls them."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for signature in ("nms(Tensor a, Tensor b, float c) -> Tensor", "qnms(Tensor a, Tensor b, float c) -> Tensor"):
-        with contextlib.suppress(RuntimeError):
-            library.define(signature)
-    globals()["_library"] = library  # the operators live as long as it does
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -1,7 +1,12 @@
-"""What no function of `mixmo` can use is refused in one sentence of ours."""
+"""The public API: names load lazily, hide no module, and what users get wrong raises a UserError of one line."""
 
+import ast
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -10,7 +15,46 @@ import mixmo
 
 IMAGES, LABELS = torch.zeros(4, 3, 8, 8), torch.arange(4)
 LOGITS = torch.randn(2, 200, 5, generator=torch.Generator().manual_seed(0))
-MANY = torch.arange(200) % 5
+OPTIONAL = ("mixmo.integrations.",)  # modules that need a package which may not be installed
+
+
+def packages() -> list[ModuleType]:
+    """mixmo and all its packages, each of their modules imported."""
+    found = [mixmo]
+    for info in pkgutil.walk_packages(mixmo.__path__, "mixmo."):
+        if info.name != "mixmo.__main__" and not info.name.startswith(OPTIONAL):
+            module = importlib.import_module(info.name)
+            found += [module] if info.ispkg else []
+    return found
+
+
+def test_every_public_name_can_be_used() -> None:
+    assert dir(mixmo) == mixmo.__all__
+    for name in mixmo.__all__:
+        assert getattr(mixmo, name) is getattr(mixmo, name)
+    with pytest.raises(AttributeError, match="nonsense"):
+        mixmo.nonsense  # noqa: B018
+
+
+def test_type_checkers_see_the_public_names_where_they_are_defined() -> None:
+    tree = ast.parse(inspect.getsource(mixmo))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.asname: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    assert seen == {name: f"mixmo.{module}.{name}" for name, module in mixmo._HOME.items()}
+    assert sorted(["__version__", *seen]) == mixmo.__all__
+
+
+def test_no_name_of_a_package_hides_a_module() -> None:
+    """`import mixmo.a.b` gives the module b, never a function or class of this name."""
+    for package in packages():
+        for info in pkgutil.iter_modules(package.__path__):
+            value = vars(package).get(info.name)
+            assert value is None or inspect.ismodule(value), f"{package.__name__}.{info.name} is a {type(value)}"
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert [name for name in mixmo.__all__ if name != "__version__" and not inspect.getdoc(getattr(mixmo, name))] == []
 
 
 @pytest.fixture(scope="module")
@@ -18,81 +62,44 @@ def net() -> mixmo.Network:
     return mixmo.create("wrn10_1", classes=5)
 
 
-REFUSED: dict[str, tuple[Callable[[mixmo.Network], object], str]] = {
-    "no name": (lambda _: mixmo.create(None, 5), "model 'None' is not of the form"),
-    "no classes": (lambda _: mixmo.create("wrn10_1", None), "classes = None; give a whole number, at least 1"),
-    "half a class": (lambda _: mixmo.create("wrn10_1", 5.5), "classes = 5.5; give a whole number"),
-    "members as text": (lambda _: mixmo.create("wrn10_1", 5, "2"), "members = '2'; give a whole number"),
-    "true members": (lambda _: mixmo.create("wrn10_1", 5, True), "members = True; give a whole number"),
-    "no encoders": (lambda _: mixmo.create("wrn10_1", 5, encoders=0), "encoders = 0; take one each of the 2 members"),
-    "no channels": (lambda _: mixmo.create("wrn10_1", 5, channels=0), "channels = 0; give a whole number"),
-    "no model": (lambda _: mixmo.wrap(None), "the model is a NoneType; give an nn.Module"),
-    "predict nothing": (lambda net: mixmo.predict(net, None), "images are of type NoneType"),
-    "predict by nothing": (lambda _: mixmo.predict(None, IMAGES), "a NoneType has no members"),
-    "predict on meta": (lambda net: mixmo.predict(net, IMAGES.to("meta")), "images are on the meta device"),
-    "half a batch": (lambda net: mixmo.predict(net, IMAGES, batch_size=2.5), "batch_size = 2.5; give a whole number"),
-    "calibration": (lambda net: mixmo.predict(net, IMAGES, calibration="x"), "calibration is a str; give what"),
-    "mask": (lambda _: mixmo.Mixer("nothing"), "unknown mask 'nothing'; there are: concat, cow"),
-    "no mask": (lambda _: mixmo.Mixer(None), "mask = None; give its name"),
-    "masks": (lambda _: mixmo.Mixer(["cut"]), r"mask = \['cut'\]; give its name"),
-    "half a member": (lambda _: mixmo.Mixer(members=2.5), "members = 2.5; give a whole number"),
-    "no stride": (lambda _: mixmo.Mixer(stride=0), "stride = 0; give a whole number, at least 1"),
-    "p as text": (lambda _: mixmo.Mixer(p="0.5"), "p = '0.5'; give a number"),
-    "infinite alpha": (lambda _: mixmo.Mixer(alpha=float("inf")), "needs alpha > 0, and finite"),
-    "no association": (lambda _: mixmo.Mixer(association=None), "unknown association 'None'"),
-    "mix nothing": (lambda _: mixmo.Mixer()(None, LABELS), "images are a NoneType"),
-    "mix one image": (lambda _: mixmo.Mixer()(IMAGES[0], LABELS), r"images are a Tensor \(3, 8, 8\); give a tensor"),
-    "mix no images": (lambda _: mixmo.Mixer()(IMAGES[:0], LABELS[:0]), "none of them 0"),
-    "mix arrays": (lambda _: mixmo.Mixer()(IMAGES.numpy(), LABELS), "images are a ndarray"),
-    "no labels": (lambda _: mixmo.Mixer()(IMAGES, None), "labels are no tensor"),
-    "names for labels": (lambda _: mixmo.Mixer()(IMAGES, list("abcd")), "labels are no tensor"),
-    "no progress": (lambda _: mixmo.Mixer()(IMAGES, LABELS, None), "progress = None; give a number"),
-    "progress in steps": (lambda _: mixmo.Mixer()(IMAGES, LABELS, 2), "progress = 2; give the share of training done"),
-    "progress backwards": (lambda _: mixmo.Mixer()(IMAGES, LABELS, -0.1), "progress = -0.1; give the share"),
-    "progress of nothing": (lambda _: mixmo.Mixer()(IMAGES, LABELS, float("nan")), "progress = nan; give the share"),
-    "loss of labels": (lambda net: mixmo.loss(net(IMAGES), LABELS), "loss of a Tensor and a Tensor; give"),
-    "loss of nothing": (lambda _: mixmo.loss(None, None), "loss of a NoneType and a NoneType; give"),
-    "criterion": (lambda net: mixmo.MixMoLoss()(net(IMAGES), None), "target is a NoneType"),
-    "read nothing": (lambda net: net(None), "the network was given a NoneType; give a Mix, or float images"),
-    "read one image": (lambda net: net(IMAGES[0]), r"given a torch.float32 \(3, 8, 8\)"),
-    "read pixels": (lambda net: net(IMAGES.byte()), "given a torch.uint8"),
-    "mixed pixels": (lambda net: net(mixmo.Mixer()(IMAGES.byte(), LABELS)), "a Mix of torch.uint8 images; normalise"),
-    "three for two": (lambda net: net(mixmo.Mixer(members=3)(IMAGES, LABELS)), "3 images a sample for a network that"),
-    "fold nothing": (lambda _: mixmo.fold(None), "a NoneType cannot be folded"),
-    "convert nothing": (lambda _: mixmo.convert(None), "a NoneType cannot be converted"),
-    "apart": (lambda net: mixmo.convert(net, members=3, apart="x"), "apart = 'x'; give a number"),
-    "negative distance": (lambda net: mixmo.convert(net, members=3, apart=-1), "apart = -1; give a number from 0"),
-    "calibrate nothing": (lambda _: mixmo.calibrate(None, MANY), "logits_MNK is a NoneType"),
-    "calibrate by nothing": (lambda _: mixmo.calibrate(LOGITS, None), "labels_N is a NoneType"),
-    "level": (lambda _: mixmo.calibrate(LOGITS, MANY, level="x"), "level = 'x'; give a number"),
-    "risk": (lambda _: mixmo.calibrate(LOGITS, MANY, risk="x"), "risk = 'x'; give a number"),
-    "seed": (lambda _: mixmo.calibrate(LOGITS, MANY, seed="x"), "seed = 'x'; give a whole number"),
-    "about nothing": (lambda _: mixmo.About(None, None, None), "size = None; give a tuple of numbers"),
-    "half a pixel": (lambda _: mixmo.About((3, 8.5, 8), (0,) * 3, (1,) * 3), "a side of size = 8.5"),
-    "no deviation": (lambda _: mixmo.About((3, 8, 8), (0,) * 3, (0,) * 3), r"std = \(0, 0, 0\); pixels are divided"),
-    "text as mean": (lambda _: mixmo.About((1, 8, 8), ("a",), (1,)), "a value of mean or std = 'a'"),
-    "about a list": (lambda _: mixmo.About.from_dict([]), "a list does not describe a network"),
-    "load nothing": (lambda _: mixmo.load(None), "where = None; give a path"),
-    "read no folder": (lambda _: mixmo.from_pretrained(None), "where = None; give a path"),
-    "save nowhere": (lambda net: mixmo.save_pretrained(net, None), "folder = None; give a path"),
-    "save what": (lambda net: mixmo.save_pretrained(net, "new", about={}), "about is a dict; give a mixmo.About"),
-    "push nowhere": (lambda net: mixmo.push_to_hub(net, None), "'None' is no name on the Hub"),
-    "export nowhere": (lambda net: mixmo.export(net, None), "path = None; give a path"),
-    "classes in an export": (lambda net: mixmo.export(net, "new.pt2", classes=5), "classes = 5; give a name for each"),
-    "numbers of an export": (lambda net: mixmo.export(net, "new.pt2", mean=0.5, std=0.2), "give a sequence of one"),
-    "ranges of an export": (
-        lambda net: mixmo.export(net, "new.onnx", precision="int8", calibration=[1]),
-        "images are a list; give a tensor",
-    ),
-    "prediction": (lambda _: mixmo.Prediction(LOGITS[0]), r"a prediction of logits \(200, 5\); give a tensor"),
+# What users get wrong: the call, and the word of the message that matters.
+MISTAKES: dict[str, tuple[Callable[[mixmo.Network], object], str]] = {
+    "unknown model": (lambda _: mixmo.create("lenet5_1", 5), "lenet"),
+    "wrap no module": (lambda _: mixmo.wrap(None), "NoneType"),
+    "wrap with 0 members": (lambda _: mixmo.wrap(torch.nn.Conv2d(3, 8, 3), 0), "members"),
+    "predict a list": (lambda net: mixmo.predict(net, [[1.0]]), "list"),
+    "predict with a plain model": (lambda _: mixmo.predict(torch.nn.Conv2d(3, 8, 3), IMAGES), "Conv2d"),
+    "predict with no batch": (lambda net: mixmo.predict(net, IMAGES, batch_size=0), "batch_size"),
+    "predict with a float as calibration": (lambda net: mixmo.predict(net, IMAGES, calibration=1.5), "calibration"),
+    "logits of one member": (lambda _: mixmo.Prediction(LOGITS[0]), "members, samples, classes"),
+    "unknown mask": (lambda _: mixmo.Mixer("cutt"), "cutt"),
+    "mixed for other members": (lambda net: net(mixmo.Mixer(members=3)(IMAGES, LABELS)), "members=2"),
+    "pixels for floats": (lambda net: net(IMAGES.byte()), "uint8"),
+    "fold a plain model": (lambda _: mixmo.fold(torch.nn.Conv2d(3, 8, 3)), "Conv2d"),
+    "convert a plain model": (lambda _: mixmo.convert(torch.nn.Conv2d(3, 8, 3)), "Conv2d"),
+    "convert to one class": (lambda net: mixmo.convert(net, classes=1), "classes"),
+    "diversity above 1": (lambda net: mixmo.convert(net, members=3, diversity=2), "diversity"),
+    "calibrate probabilities": (lambda _: mixmo.calibrate(LOGITS.softmax(-1), torch.arange(200) % 5), "logits"),
+    "load from nowhere": (lambda _: mixmo.load("nowhere"), "nowhere"),
+    "load no path": (lambda _: mixmo.load(None), "where"),
+    "read from nowhere": (lambda _: mixmo.from_pretrained("nowhere"), "nowhere"),
+    "save with a dict": (lambda net: mixmo.save_pretrained(net, "new", about={}), "dict"),
+    "push without an owner": (lambda net: mixmo.push_to_hub(net, "name"), "OWNER/NAME"),
+    "export to another format": (lambda net: mixmo.export(net, "new.pkl"), "onnx"),
+    "export in another precision": (lambda net: mixmo.export(net, "new.pt2", precision="fp16"), "fp16"),
+    "export with too few names": (lambda net: mixmo.export(net, "new.pt2", classes=["cat"]), "class names"),
+    "export with one number as mean": (lambda net: mixmo.export(net, "new.pt2", mean=0.5, std=0.2), "mean"),
+    "quantise without images": (lambda net: mixmo.export(net, "new.onnx", precision="int8"), "calibration"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused_in_a_sentence(net: mixmo.Network, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_raise_one_line_and_write_nothing(
+    net: mixmo.Network, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    call, message = REFUSED[case]
-    with pytest.raises(mixmo.UserError, match=message) as caught:
+    call, word = MISTAKES[case]
+    with pytest.raises(mixmo.UserError, match=word) as caught:
         call(net)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
