@@ -7,11 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from mixmo.models import preact_resnet, resnet, wrn
 from mixmo.models.cost import multiply_adds, parameters, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
-from mixmo.models.preact_resnet import preactresnet
-from mixmo.models.resnet import resnet
-from mixmo.models.wrn import wrn
 from mixmo.utils import memory
 from mixmo.utils.errors import UserError, check_members, check_whole, unknown
 
@@ -26,7 +24,7 @@ __all__ = [
     "training_bytes",
 ]
 
-FAMILIES = {"wrn": wrn, "preactresnet": preactresnet, "resnet": resnet}
+FAMILIES = {"wrn": wrn.wrn, "preactresnet": preact_resnet.preactresnet, "resnet": resnet.resnet}
 
 
 def create(
