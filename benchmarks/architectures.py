@@ -261,7 +261,7 @@ of each family of timm, torchvision and pytorchcv's CIFAR networks, with random 
 
 Differences are relative to the largest logit. With random weights some deep networks (CaiT, Inception, Xception) hardly
 react to the image, so that their "start" says little; what the stems give together is compared with the original
-stem's output in any case, by `wrap` itself. BiT has `apart=0.0`: with the default its heads start 2e-05 from the
+stem's output in any case, by `wrap` itself. BiT has `diversity=0.0`: with the default its heads start 2e-05 from the
 model, which is rounding in float32 (2e-08 in float64) but more than the 1e-05 asked of all here. Activation
 checkpointing (`set_grad_checkpointing`) gave the same gradients for 11 of 12 timm models tried; LeViT raised an error.
 A model that computes its stem a second time in the backward pass is refused.

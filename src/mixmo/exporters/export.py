@@ -16,7 +16,7 @@ from mixmo.exporters.write import prepared, write
 from mixmo.models.network import Ensemble
 from mixmo.storage.files import drafts
 from mixmo.surgery.probe import Size, check_size, input_size
-from mixmo.surgery.unwrap import ensemble
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError, check_path, unknown
 from mixmo.utils.progress import Work
@@ -92,7 +92,7 @@ def export(
     """
     path = check_path("path", path)
     check_target(path, precision, overwrite)
-    net = ensemble(net)
+    net = unwrap_ensemble(net)
     known = net.about
     fitted = (known and known.calibration) or Calibration()
     if known is not None:

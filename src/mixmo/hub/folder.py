@@ -25,7 +25,7 @@ from mixmo.storage import checksums
 from mixmo.storage.files import drafts, halve, save_tensors
 from mixmo.storage.weights import fill, put
 from mixmo.surgery.probe import input_size
-from mixmo.surgery.unwrap import ensemble
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.surgery.wrap import Wrapped
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError, check_path, first_line
@@ -56,7 +56,7 @@ def save_pretrained(
     network in it must answer as this one does, after rounding if asked for; only a wrapped backbone that is neither
     timm's nor torchvision's, or has layers of its own options, needs to be given again to be read.
     """
-    folder, net = check_path("folder", folder), ensemble(net)
+    folder, net = check_path("folder", folder), unwrap_ensemble(net)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")
     about = net.about if about is None else about

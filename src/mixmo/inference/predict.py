@@ -14,7 +14,7 @@ from mixmo.inference.prediction import Prediction
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.models.metadata import About
 from mixmo.models.network import Ensemble, Network
-from mixmo.surgery.unwrap import ensemble
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.errors import UserError, check_whole, first_line
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.memory import exhausted
@@ -48,7 +48,7 @@ def predict(
     >>> predict(net, torch.randn(4, 3, 32, 32), images_per_pass=2).logits.shape
     torch.Size([1, 4, 10])
     """
-    nets = [ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
+    nets = [unwrap_ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
     if not nets:
         raise UserError("no network was given; give one, or several as one ensemble")
     if batch_size is not None:

@@ -10,7 +10,7 @@ from torch.utils.data import default_collate
 from mixmo.mixing.mixer import Mixer
 from mixmo.mixing.types import Mix
 from mixmo.models.network import Ensemble
-from mixmo.surgery.unwrap import ensemble
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.errors import UserError
 from mixmo.utils.rng import Stream
 
@@ -67,7 +67,7 @@ class Collate:
 
 def check_mixer(net: Ensemble, mixer: Mixer) -> None:
     """That the network reads as many images as the mixer mixes."""
-    net = ensemble(net)
+    net = unwrap_ensemble(net)
     if not isinstance(mixer, Mixer):
         raise UserError(f"mixer is a {type(mixer).__name__}; give a mixmo.Mixer")
     if net.members != mixer.members:
