@@ -79,7 +79,7 @@ def _convert_network(net: Network, members: int, classes: int | None, diversity:
         shared = len(heads) < net.members
         net.heads = nn.ModuleList(repeated(heads, 1 if shared else members))
     if classes is not None:
-        net.heads = nn.ModuleList([initialise(_new_head(head, classes)) for head in net.heads])
+        net.heads = initialise(nn.ModuleList([_new_head(head, classes) for head in net.heads]))
     net.members, net.answers = members, len(net.heads)
 
 
