@@ -21,7 +21,8 @@ import mixmo
 from mixmo import data
 from mixmo.calibration.posthoc import Calibration
 from mixmo.hub import Origin
-from mixmo.hub.folder import CARD, WEIGHTS, rounded
+from mixmo.hub.config import WEIGHTS
+from mixmo.hub.folder import CARD, rounded
 from mixmo.inference.predict import predict_split
 from mixmo.metrics import evaluate
 from mixmo.metrics.report import Report, Scores
