@@ -90,10 +90,9 @@ def test_wrong_metadata_of_a_run_raise(run: Run, tmp_path: Path):
     copy = Run(shutil.copytree(run.path, tmp_path / "run"))
     (copy.path / checksums.NAME).unlink()
     before = run.json("dataset.json")
-    for field, value in (("size", [3, 8, 8]), ("std", [0]), ("classes", ["a"])):
-        (copy.path / "dataset.json").write_text(json.dumps(before | {field: value}))
-        with pytest.raises(UserError, match=rf"dataset\.json: .*{field}"):
-            mixmo.load(copy.path)
+    (copy.path / "dataset.json").write_text(json.dumps(before | {"std": [0]}))
+    with pytest.raises(UserError, match=r"dataset\.json: std"):
+        mixmo.load(copy.path)
 
 
 def test_the_examples_in_the_docs_run(run: Run, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
