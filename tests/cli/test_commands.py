@@ -130,7 +130,7 @@ def test_an_ensemble_is_a_run_for_every_evaluation(
     assert main(["analyse", str(out), "--json"]) == 0
     file = tmp_path / "net.pt2"
     sentence = said("export", out, "--to", file)
-    assert f"holds 2 networks, and a file holds one; export each of its folders (mixmo export {out}/0 --to" in sentence
+    assert "holds 2 networks" in sentence
     assert f"--to {tmp_path}/net-0.pt2, ...)" in sentence
     assert not file.exists()
 

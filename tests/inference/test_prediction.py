@@ -352,7 +352,7 @@ def test_properties_without_calibration_raise():
     some = mixmo.predict(network(), pixels(), calibration=Calibration(2.0))
     with pytest.raises(UserError, match="conformal"):
         _ = some.sets
-    with pytest.raises(UserError, match="abstain"):
+    with pytest.raises(UserError, match="selective"):
         _ = some.abstain
 
 

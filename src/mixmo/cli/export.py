@@ -48,7 +48,6 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--force", action="store_true", help="replace the file if there is one")
     parsed = parse(into, arguments)
     check_target(parsed.to, parsed.precision, parsed.force)
-    check_single(parsed.model, parsed.to)
     net = load(parsed.model, parsed.which)
     about = net.about
     if about is None:
@@ -69,13 +68,6 @@ def main(arguments: list[str]) -> None:
             overwrite=parsed.force,
         )
     print(exported)
-
-
-def check_single(model: str, to: Path) -> None:
-    """Raise a UserError for a run of several networks: a file holds one."""
-    if is_run(model) and len(networks := Run.open(model).networks()) > 1:
-        first = f"mixmo export {networks[0]} --to {to.with_stem(f'{to.stem}-0')}"
-        raise UserError(f"{model} holds {len(networks)} networks, and a file one; export each of them ({first}, ...)")
 
 
 def temperature_line(about: About) -> str:

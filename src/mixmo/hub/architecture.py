@@ -40,10 +40,7 @@ def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensem
     else:
         given = architecture["wrap"]
         bare = make(architecture) if model is None else model
-        try:
-            net = wrap(bare, given["members"], stem=given["stem"], head=given["head"], size=tuple(given["size"]))
-        except UserError as error:
-            raise UserError(f"the model is not the {architecture['backbone']} that was wrapped: {error}") from error
+        net = wrap(bare, given["members"], stem=given["stem"], head=given["head"], size=tuple(given["size"]))
     return fold(net) if architecture["folded"] else net
 
 

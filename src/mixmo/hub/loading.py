@@ -8,7 +8,6 @@ from torch import nn
 
 from mixmo.calibration.conformal import fewest
 from mixmo.calibration.posthoc import Calibration, calibrate
-from mixmo.hub.config import check_about
 from mixmo.hub.folder import from_pretrained
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
@@ -48,14 +47,9 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
         return from_pretrained(where, model)
     run = Run.open(path)
     if run.recipe.networks > 1:
-        raise UserError(f"{where} holds {run.recipe.networks} networks; load its folders 0, 1, ... for mixmo.predict")
+        raise UserError(f"{where} holds {run.recipe.networks} networks; take each of its folders {where}/0, ...")
     net, step = load_so_far(run, which)
-    dataset, scores = run.json("dataset.json"), _scores(run, which, step)
-    try:
-        about = _metadata(dataset, scores)
-        check_about(net, about)
-    except UserError as error:
-        raise UserError(f"{run.path / 'dataset.json'}: {error}") from error
+    about = _metadata(run, _scores(run, which, step))
     calibrated = step is None and run.recipe.validation >= FEWEST
     net.about = _calibrated(about, run, which) if calibrated else about
     return net
@@ -79,7 +73,8 @@ def _scores(run: Run, which: str, step: int | None) -> dict[str, Any]:
     return scored.get("test", {}).get("ensemble", {})  # type: ignore[no-any-return]
 
 
-def _metadata(dataset: dict[str, Any], scores: dict[str, Any]) -> About:
+def _metadata(run: Run, scores: dict[str, Any]) -> About:
+    dataset = run.json("dataset.json")
     known = {key: dataset[key] for key in ("size", "mean", "std", "classes")}
     kept = {key: scores[key] for key in SCORES if key in scores}
     return About.from_dict({**known, "resize": dataset.get("resize"), "dataset": dataset["name"], "scores": kept})

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -88,29 +89,26 @@ class Prediction:
     @cached_property
     def calibrated(self) -> Tensor:
         """Probabilities of the ensemble at the fitted temperature T (N, K): softmax(mean logits / T)."""
-        return (self.logits.mean(0) / self._fitted.temperature).softmax(-1)
+        temperature: float = self._fitted("temperature")
+        return (self.logits.mean(0) / temperature).softmax(-1)
 
     @cached_property
     def sets(self) -> Tensor:
         """Conformal prediction sets, bool (N, K): whether a class is in the set of an image."""
-        conformal = self._fitted.conformal
-        if conformal is None:
-            raise UserError("the calibration has no conformal sets; fit them with mixmo.calibrate")
-        return conformal.sets(self.logits.double().mean(0))
+        sets: Tensor = self._fitted("conformal").sets(self.logits.double().mean(0))
+        return sets
 
     @cached_property
     def abstain(self) -> Tensor:
         """Selective prediction, bool (N,): whether to abstain to keep the fitted selective risk."""
-        selective = self._fitted.selective
-        if selective is None:
-            raise UserError("the calibration has no abstain threshold; fit one with mixmo.calibrate(..., risk=0.05)")
-        return selective.abstain(self.logits.double().mean(0))
+        abstain: Tensor = self._fitted("selective").abstain(self.logits.double().mean(0))
+        return abstain
 
-    @property
-    def _fitted(self) -> Calibration:
-        if self.calibration is None:
-            raise UserError("the prediction has no calibration; fit one with mixmo.calibrate, give it to mixmo.predict")
-        return self.calibration
+    def _fitted(self, name: str) -> Any:
+        fitted = getattr(self.calibration, name, None)
+        if fitted is None:
+            raise UserError(f"no {name} calibration was fitted; give predict what mixmo.calibrate(..., risk=0.05) fits")
+        return fitted
 
     def _detector(self, name: str) -> Tensor:
         return DETECTORS[name](self.logits).to(self.logits.dtype)
