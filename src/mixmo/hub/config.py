@@ -45,7 +45,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of config.json."""
     path = folder / CONFIG
     if not path.is_file():
-        raise UserError(f"{folder} has neither recipe.yaml nor {CONFIG}; give a run directory or a saved network")
+        raise UserError(f"{folder} is no run directory and no saved network: it has neither recipe.yaml nor {CONFIG}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
