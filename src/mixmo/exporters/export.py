@@ -21,8 +21,6 @@ from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError, check_path, unknown
 from mixmo.utils.progress import Work
 
-__all__ = ["Exported", "Metadata", "export"]
-
 TOLERANCE = 1e-4  # of a float32 file against PyTorch
 PRECISIONS = ("fp32", "bf16", "int8")
 SUFFIXES = (".onnx", ".pt2")

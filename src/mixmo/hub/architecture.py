@@ -10,7 +10,8 @@ from mixmo.models import Ensemble, Network, create
 from mixmo.models.network import channels
 from mixmo.storage.weights import shapes
 from mixmo.surgery.fold import fold
-from mixmo.surgery.wrap import Wrapped, wrap
+from mixmo.surgery.wrap import wrap
+from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
 
 

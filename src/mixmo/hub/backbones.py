@@ -10,7 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from mixmo.storage.weights import shapes
-from mixmo.surgery.wrap import Wrapped
+from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError, first_line
 
 OPTIONS = {  # that a saved network may have; others read files

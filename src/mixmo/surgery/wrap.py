@@ -15,8 +15,6 @@ from mixmo.surgery.unwrap import check_model, copy_model, unwrap
 from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError, check_whole
 
-__all__ = ["Wrapped", "wrap"]
-
 
 @torch.inference_mode(False)  # the stem is found by gradients
 def wrap(
