@@ -182,7 +182,6 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=Path("runs/architectures.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    operators()
     given.kept.parent.mkdir(parents=True, exist_ok=True)
     rows: dict[str, dict[str, Any]] = json.loads(given.kept.read_text()) if given.kept.exists() else {}
     listed = [a for a in architectures() if not given.names or a.name in given.names]
@@ -198,15 +197,6 @@ def main() -> None:
     if given.out:
         kept = [rows[f"{a.library} {a.name}"] for a in listed if f"{a.library} {a.name}" in rows]
         given.out.write_text(table(kept))
-
-
-def operators() -> None:
-    """A torchvision built for CUDA imports beside a torch for CPUs once these exist; nothing here calls them."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for signature in ("nms(Tensor a, Tensor b, float c) -> Tensor", "qnms(Tensor a, Tensor b, float c) -> Tensor"):
-        with contextlib.suppress(RuntimeError):
-            library.define(signature)
-    globals()["_library"] = library  # the operators live as long as it does
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -271,7 +261,7 @@ of each family of timm, torchvision and pytorchcv's CIFAR networks, with random 
 
 Differences are relative to the largest logit. With random weights some deep networks (CaiT, Inception, Xception) hardly
 react to the image, so that their "start" says little; what the stems give together is compared with the original
-stem's output in any case, by `wrap` itself. BiT has `apart=0.0`: with the default its heads start 2e-05 from the
+stem's output in any case, by `wrap` itself. BiT has `diversity=0.0`: with the default its heads start 2e-05 from the
 model, which is rounding in float32 (2e-08 in float64) but more than the 1e-05 asked of all here. Activation
 checkpointing (`set_grad_checkpointing`) gave the same gradients for 11 of 12 timm models tried; LeViT raised an error.
 A model that computes its stem a second time in the backward pass is refused.

@@ -99,7 +99,7 @@ TIMM: dict[str, Chosen] = {
     "resnet, SE": ("seresnet18", {}),
     "resnet, deep stem": ("resnet14t", {}),
     "resnetv2": ("resnetv2_18", {}),
-    "resnetv2, BiT": ("resnetv2_50x1_bit", {}, {"apart": 0.0}),
+    "resnetv2, BiT": ("resnetv2_50x1_bit", {}, {"diversity": 0.0}),
     "rexnet": ("rexnet_100", {}),
     "selecsls": ("selecsls42", {}),
     "senet": ("legacy_seresnet18", {}),

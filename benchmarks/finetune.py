@@ -3,10 +3,10 @@
     PYTHONPATH=src python benchmarks/finetune.py --data DATA --out docs/finetune.md
 
 Pretrains a small residual network on the classes 0-4, then trains for the classes 5-9, which it has never seen, from a
-few images each: the network itself (plain), wrapped with its weights (converted) with members that begin more or less
-apart, and both again from random weights. Images and optimiser are the same for all, epochs and batch repetition where
-not named. One core, a few minutes; every arm is printed as it ends and kept beside OUT, so that an interrupted command
-continues.
+few images each: the network itself (plain), wrapped with its weights (converted) with members of more or less
+initial diversity, and both again from random weights. Images and optimiser are the same for all, epochs and batch
+repetition where not named. One core, a few minutes; every arm is printed as it ends and kept beside OUT, so that an
+interrupted command continues.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from mixmo.metrics import evaluate
 SEEN, NEW = range(5), range(5, 10)
 PER_CLASS, EPOCHS, BATCH, LR = 200, 8, 32, 0.02
 PRETRAIN_PER_CLASS, PRETRAIN_EPOCHS = 2500, 8
-APART = (0.0, 0.25, 0.5, 1.0)
+DIVERSITY = (0.0, 0.25, 0.5, 1.0)
 SEEDS = 2
 LONGER = 32  # epochs of two more arms
 
@@ -137,17 +137,17 @@ def arms(pretrained: nn.Module) -> list[Arm]:
         net.load_state_dict(body, strict=False)
         return net
 
-    def converted(apart: float) -> nn.Module:
-        return mixmo.convert(mixmo.wrap(pretrained, members=2, apart=apart), classes=len(NEW))
+    def converted(diversity: float) -> nn.Module:
+        return mixmo.convert(mixmo.wrap(pretrained, members=2, diversity=diversity), classes=len(NEW))
 
     return [
         Arm("plain, from scratch", classifier),
         Arm("plain fine-tuning", plain),
         Arm("wrapped, from scratch", lambda: mixmo.wrap(classifier(), members=2)),
-        *(Arm(f"converted, apart {apart:g}", partial(converted, apart)) for apart in APART),
+        *(Arm(f"converted, diversity {value:g}", partial(converted, value)) for value in DIVERSITY),
         Arm(f"plain fine-tuning, {LONGER} epochs", plain, LONGER),
-        Arm(f"converted, apart 0.5, {LONGER} epochs", partial(converted, 0.5), LONGER),
-        Arm("converted, apart 0.5, b = 4 (as many steps)", partial(converted, 0.5), LONGER // 4, b=4),
+        Arm(f"converted, diversity 0.5, {LONGER} epochs", partial(converted, 0.5), LONGER),
+        Arm("converted, diversity 0.5, b = 4 (as many steps)", partial(converted, 0.5), LONGER // 4, b=4),
     ]
 
 
@@ -212,7 +212,7 @@ Made by `PYTHONPATH=src python benchmarks/finetune.py --data DATA` on one CPU co
 parameters) is trained on {pretrain} images of each of CIFAR-10's classes 0-4 (Top1 {seen:.1f} % on their test images),
 then fine-tuned for the classes 5-9 from {per_class} images each: {epochs} epochs, batch repetition 1 where not named,
 the same optimiser for all. Test: the 5,000 test images of these classes. Mean and standard deviation over {seeds}
-seeds. "converted" is `mixmo.wrap` of the pretrained network with two members, and new heads; "apart" is its argument;
+seeds. "converted" is `mixmo.wrap` of the pretrained network with two members and new heads, "diversity" its argument;
 "heads" is the mean Top1 of the single heads; "two a pass" is Top1 with two different images a pass, as good as with one
 where each member reads its own image, and about half of it where they cannot tell them apart.
 
@@ -222,7 +222,7 @@ where each member reads its own image, and about half of it where they cannot te
 
 What it says:
 - Converting keeps what was learned: a converted network is far ahead of the same network wrapped from random weights.
-- Members that begin further apart disagree more, which costs accuracy in so short a training of so small a network. A
+- Members of more initial diversity disagree more, which costs accuracy in so short a training of so small a network. A
   longer one is needed for each to read its own image: after 32 epochs they are on the way. On the easier digits, with
   the default of 0.5, they get there ([training](training.md#begin-with-a-trained-network)).
 - It does not beat plain fine-tuning here, at either length, nor with batch repetition 4. Wider networks and longer

@@ -20,7 +20,9 @@ from torch import Tensor
 import mixmo
 from mixmo import data
 from mixmo.calibration.posthoc import Calibration
-from mixmo.hub.folder import CARD, WEIGHTS, rounded
+from mixmo.hub import Origin
+from mixmo.hub.config import WEIGHTS
+from mixmo.hub.folder import CARD, rounded
 from mixmo.inference.predict import predict_split
 from mixmo.metrics import evaluate
 from mixmo.metrics.report import Report, Scores
@@ -107,10 +109,10 @@ def calibration(about: mixmo.About, report: Report) -> Calibration:
     return Calibration(temperature=sum(report.ensemble.temperatures) / 2)
 
 
-def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor) -> mixmo.hub.Origin:
+def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor) -> Origin:
     scores, environment = run.read_scores(), run.read_environment()
     best = f"epoch {scores['best_epoch']} of {run.recipe.epochs}, the best by its {scores['best_by']} Top1"
-    return mixmo.hub.Origin(
+    return Origin(
         recipe=run.recipe.to_dict(),
         epoch="the last epoch" if which == "last" else best,
         device=environment["device_name"],

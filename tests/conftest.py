@@ -1,6 +1,5 @@
 """What lies beside the repository during development (../shared) is used if it is there; tests say when it is not."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,31 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-
-def declare_operators() -> None:
-    """Let a torchvision built for CUDA be imported beside a torch for CPUs, and with it timm and lightning.
-
-    It asks for these two operators, which nothing here calls.
-    """
-    found = importlib.util.find_spec("torchvision")
-    if torch.version.cuda is not None or found is None or found.origin is None:
-        return
-    if "+cu" not in Path(found.origin).with_name("version.py").read_text():
-        return
-    for name in ("nms", "qnms"):
-        OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor")
-
-
-OPERATORS = torch.library.Library("torchvision", "FRAGMENT")  # they live as long as this does
-declare_operators()
-
-from mixmo import data  # noqa: E402
-from mixmo.cli.app import main  # noqa: E402
-from mixmo.data.types import Dataset  # noqa: E402
-from mixmo.engine import Runtime, train  # noqa: E402
-from mixmo.recipes import named  # noqa: E402
-from mixmo.runs.directory import Run  # noqa: E402
-from mixmo.utils.progress import Board, Work  # noqa: E402
+from mixmo import data
+from mixmo.cli.app import main
+from mixmo.data.types import Dataset
+from mixmo.engine import Runtime, train
+from mixmo.recipes import named
+from mixmo.runs.directory import Run
+from mixmo.utils.progress import Board, Work
 
 pytest.register_assert_rewrite("helpers")  # so that what differs is shown
 torch.set_num_threads(1)  # two test processes on two cores: threads that spin for each other cost a hundredfold

@@ -29,9 +29,9 @@ def assert_same(one: Run, two: Run) -> None:
     assert logs[0] == logs[1]
 
 
-def refused(model: nn.Module, said: str, **options: object) -> None:
-    """A model that cannot be wrapped, for a reason told in one line."""
-    with pytest.raises(mixmo.UserError, match=said) as caught:
+def assert_wrap_fails(model: nn.Module, word: str, **options: object) -> None:
+    """Check that wrapping raises a UserError of one line with this word."""
+    with pytest.raises(mixmo.UserError, match=word) as caught:
         mixmo.wrap(model, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 

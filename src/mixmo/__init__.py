@@ -8,97 +8,75 @@ for images, labels in loader:
 probabilities = net.eval()(images).softmax(-1)
 """
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from mixmo._version import __version__
+from mixmo._version import __version__ as __version__
+from mixmo.utils import torchvision_ops
 
-if TYPE_CHECKING:
-    from mixmo.calibration.posthoc import Calibration, calibrate
-    from mixmo.data.types import Dataset, Split
-    from mixmo.exporters.export import export
-    from mixmo.hub.folder import from_pretrained, push_to_hub, save_pretrained
-    from mixmo.hub.loading import load
-    from mixmo.hub.shipped import shipped
-    from mixmo.inference.predict import predict
-    from mixmo.inference.prediction import Prediction
-    from mixmo.mixing.loss import MixMoLoss, loss
-    from mixmo.mixing.mixer import Mixer
-    from mixmo.mixing.types import Mix
-    from mixmo.models import Ensemble, Network, create
-    from mixmo.models.metadata import About
-    from mixmo.surgery.convert import convert
-    from mixmo.surgery.fold import fold
-    from mixmo.surgery.wrap import wrap
-    from mixmo.surgery.wrapped import Wrapped
-    from mixmo.utils.errors import UserError
-
-PUBLIC = {
-    "About": "models.metadata",
-    "Calibration": "calibration.posthoc",
-    "Dataset": "data.types",
-    "Ensemble": "models",
-    "Mix": "mixing.types",
-    "MixMoLoss": "mixing.loss",
-    "Mixer": "mixing.mixer",
-    "Network": "models",
-    "Prediction": "inference.prediction",
-    "Split": "data.types",
-    "UserError": "utils.errors",
-    "Wrapped": "surgery.wrapped",
-    "calibrate": "calibration.posthoc",
-    "convert": "surgery.convert",
-    "create": "models",
-    "export": "exporters.export",
-    "fold": "surgery.fold",
-    "from_pretrained": "hub.folder",
-    "load": "hub.loading",
-    "loss": "mixing.loss",
-    "predict": "inference.predict",
-    "push_to_hub": "hub.folder",
-    "save_pretrained": "hub.folder",
-    "shipped": "hub.shipped",
-    "wrap": "surgery.wrap",
+_PUBLIC = {  # the public names by module; each is imported when it is first used, so that `import mixmo` is fast
+    "calibration.posthoc": ("Calibration", "calibrate"),
+    "data.types": ("Dataset", "Split"),
+    "exporters.export": ("Exported", "export"),
+    "hub.folder": ("from_pretrained", "push_to_hub", "save_pretrained"),
+    "hub.loading": ("load",),
+    "hub.shipped": ("shipped",),
+    "inference.predict": ("predict",),
+    "inference.prediction": ("Prediction",),
+    "mixing.loss": ("MixMoLoss", "loss"),
+    "mixing.mixer": ("Mixer",),
+    "mixing.types": ("Mix",),
+    "models": ("Ensemble", "Network", "create"),
+    "models.metadata": ("About",),
+    "surgery.convert": ("convert",),
+    "surgery.fold": ("fold",),
+    "surgery.wrap": ("wrap",),
+    "surgery.wrapped": ("Wrapped",),
+    "utils.errors": ("UserError",),
 }
-__all__ = [
-    "About",
-    "Calibration",
-    "Dataset",
-    "Ensemble",
-    "Mix",
-    "MixMoLoss",
-    "Mixer",
-    "Network",
-    "Prediction",
-    "Split",
-    "UserError",
-    "Wrapped",
-    "__version__",
-    "calibrate",
-    "convert",
-    "create",
-    "export",
-    "fold",
-    "from_pretrained",
-    "load",
-    "loss",
-    "predict",
-    "push_to_hub",
-    "save_pretrained",
-    "shipped",
-    "wrap",
-]
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
+if TYPE_CHECKING:  # the same for type checkers
+    from mixmo.calibration.posthoc import Calibration as Calibration
+    from mixmo.calibration.posthoc import calibrate as calibrate
+    from mixmo.data.types import Dataset as Dataset
+    from mixmo.data.types import Split as Split
+    from mixmo.exporters.export import Exported as Exported
+    from mixmo.exporters.export import export as export
+    from mixmo.hub.folder import from_pretrained as from_pretrained
+    from mixmo.hub.folder import push_to_hub as push_to_hub
+    from mixmo.hub.folder import save_pretrained as save_pretrained
+    from mixmo.hub.loading import load as load
+    from mixmo.hub.shipped import shipped as shipped
+    from mixmo.inference.predict import predict as predict
+    from mixmo.inference.prediction import Prediction as Prediction
+    from mixmo.mixing.loss import MixMoLoss as MixMoLoss
+    from mixmo.mixing.loss import loss as loss
+    from mixmo.mixing.mixer import Mixer as Mixer
+    from mixmo.mixing.types import Mix as Mix
+    from mixmo.models import Ensemble as Ensemble
+    from mixmo.models import Network as Network
+    from mixmo.models import create as create
+    from mixmo.models.metadata import About as About
+    from mixmo.surgery.convert import convert as convert
+    from mixmo.surgery.fold import fold as fold
+    from mixmo.surgery.wrap import wrap as wrap
+    from mixmo.surgery.wrapped import Wrapped as Wrapped
+    from mixmo.utils.errors import UserError as UserError
+else:
+    __all__ = sorted(["__version__", *_HOME])
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used (PEP 562): `import mixmo` alone does not import torch."""
-    if name in PUBLIC:
-        return getattr(importlib.import_module(f"mixmo.{PUBLIC[name]}"), name)
-    try:
+    def __getattr__(name: str) -> Any:
+        """Import a public name or a subpackage when it is first used (PEP 562)."""
+        if name in _HOME:
+            globals()[name] = value = getattr(importlib.import_module(f"mixmo.{_HOME[name]}"), name)
+            return value
+        if name.startswith("_") or importlib.util.find_spec(f"mixmo.{name}") is None:
+            raise AttributeError(f"module 'mixmo' has no attribute '{name}'")
         return importlib.import_module(f"mixmo.{name}")
-    except ModuleNotFoundError as error:
-        raise AttributeError(f"module 'mixmo' has no attribute '{name}'") from error
+
+    def __dir__() -> list[str]:
+        return __all__
 
 
-def __dir__() -> list[str]:
-    return __all__
+torchvision_ops.install()

@@ -1,4 +1,4 @@
-"""Networks that come with the package: how a name is found, how a folder is made, and what the real ones promise."""
+"""Networks that come with the package: found by name, made by benchmarks/ship.py, as accurate as stated."""
 
 import json
 import runpy
@@ -64,7 +64,7 @@ def test_a_shipped_network_is_loaded_by_its_name(root: Path, digits: Dataset) ->
     assert "wrn10_1 with 2 members. On digits: Top1 " in module.summary(NAME)
 
 
-def test_weights_are_half_in_the_file_and_whole_in_memory(root: Path, runs: list[Run]) -> None:
+def test_weights_are_bfloat16_in_the_file_and_float32_in_memory(root: Path, runs: list[Run]) -> None:
     stored, trained = load_file(root / NAME / "model.safetensors"), mixmo.load(runs[0].path).state_dict()
     read = mixmo.load(NAME).state_dict()
     assert stored.keys() == trained.keys() == read.keys()
@@ -89,20 +89,20 @@ def test_the_scores_are_those_of_the_saved_weights(root: Path, digits: Dataset) 
         assert member["top1"] == pytest.approx(alone, abs=1e-9)
 
 
-def test_the_temperature_is_said_to_be_of_the_test_halves(root: Path, digits: Dataset) -> None:
+def test_the_temperature_is_documented_as_fitted_on_test_halves(root: Path, digits: Dataset) -> None:
     net, config = mixmo.load(NAME), json.loads((root / NAME / "config.json").read_text())
     prediction = mixmo.predict(net, digits.test.images)
     halves = calibrate_halves(prediction.logits.mean(0), digits.test.labels, random_halves(360)).temperatures
     assert net.about.calibration.temperature == pytest.approx(sum(halves) / 2, rel=1e-3)
     assert net.about.calibration.samples == 0  # held-out ones
-    said = "the mean of the two temperatures of the paper's NLLc protocol, each fitted to the ensemble's logits on one"
-    assert said in config["origin"]["temperature"]
-    assert said in (root / NAME / "README.md").read_text()
+    text = "the mean of the two temperatures of the paper's NLLc protocol, each fitted to the ensemble's logits on one"
+    assert text in config["origin"]["temperature"]
+    assert text in (root / NAME / "README.md").read_text()
     expected = (prediction.logits.mean(0) / net.about.calibration.temperature).softmax(-1)
     torch.testing.assert_close(prediction.calibrated, expected)
 
 
-def test_the_card(root: Path, runs: list[Run]) -> None:
+def test_the_model_card_is_complete(root: Path, runs: list[Run]) -> None:
     card = ModelCard.load(root / NAME / "README.md")
     assert (card.data.license, card.data.datasets) == ("mit", ["digits"])
     assert {result.metric_name for result in card.data.eval_results} >= {"Top1", "NLL", "NLL, calibrated", "ECE"}
@@ -121,13 +121,15 @@ def test_the_card(root: Path, runs: list[Run]) -> None:
         assert words in card.text
 
 
-def test_an_existing_path_goes_first(root: Path) -> None:
+def test_an_existing_path_takes_precedence(root: Path) -> None:
     mixmo.save_pretrained(mixmo.create("wrn10_1", classes=3, members=3), Path(NAME))  # in the working directory
     assert mixmo.load(NAME).members == 3
     assert mixmo.from_pretrained(NAME).members == 3
 
 
-def test_a_shipped_name_goes_before_the_hub(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_name_takes_precedence_over_the_hub(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = mixmo.save_pretrained(mixmo.create("wrn10_1", classes=3, members=3), tmp_path / "on the hub")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(other))
     assert mixmo.load(NAME).members == 2
@@ -135,24 +137,24 @@ def test_a_shipped_name_goes_before_the_hub(root: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["digits/cut-mixmo-wrn10-2", "digits/cutmixmo-wrn10-1", "cut-mixmo-wrn10-1"])
-def test_a_misspelt_name(root: Path, name: str) -> None:
-    with pytest.raises(UserError, match=rf"{name} .*; did you mean '{NAME}'\? Shipped with mixmo: {NAME}$"):
+def test_a_misspelt_name_raises_with_a_suggestion(root: Path, name: str) -> None:
+    with pytest.raises(UserError, match=rf"did you mean '{NAME}'"):
         mixmo.load(name)
 
 
-def test_another_name_is_not_taken_for_a_misspelt_one(root: Path) -> None:
-    with pytest.raises(UserError, match=r"could not be had from the Hub \(404\); check the name$"):
+def test_an_unlike_name_raises_without_a_suggestion(root: Path) -> None:
+    with pytest.raises(UserError, match="check the name"):
         mixmo.load("me/pets")
-    with pytest.raises(UserError, match="does not exist; give a saved folder, a run directory or OWNER/NAME"):
+    with pytest.raises(UserError, match="OWNER/NAME"):
         mixmo.load("/a/b/c")
 
 
-def test_nothing_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_package_ships_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROOT", tmp_path / "nowhere")
     assert mixmo.shipped() == []
 
 
-def test_mixmo_predict_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_mixmo_predict_takes_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(module, "ROOT", tmp_path / "root")
     net = mixmo.create("wrn10_1", classes=3)
     mixmo.save_pretrained(net, tmp_path / "root" / "pets" / "small", about=ABOUT, half=True)
@@ -165,7 +167,7 @@ def test_mixmo_predict_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert row["probability"] == pytest.approx(expected.confidence.item(), rel=1e-5)
 
 
-def test_the_commands_with_a_temperature_alone(made: Path, root: Path, tmp_path: Path, capsys) -> None:
+def test_commands_work_with_a_temperature_alone(made: Path, root: Path, tmp_path: Path, capsys) -> None:
     (sample, *_), net = sorted((made.parent / "samples").iterdir()), mixmo.load(NAME)
     assert main(["predict", NAME, str(sample), "--format", "json", "--device", "cpu"]) == 0
     out, err = capsys.readouterr()
@@ -174,23 +176,25 @@ def test_the_commands_with_a_temperature_alone(made: Path, root: Path, tmp_path:
     assert row["label"] == sample.stem
     assert row["calibrated_probability"] == pytest.approx(mixmo.predict(net, pixels).calibrated.max().item(), rel=1e-5)
     assert (row["set"], row["abstain"]) == (None, None)
-    assert f"{NAME} has a temperature but no sets and abstain flags" in err
+    assert f"{NAME} has a temperature but no prediction sets" in err
     assert main(["export", NAME, "--to", str(tmp_path / "model.onnx")]) == 0
     assert "as saved, not fitted on held-out images (see its model card)" in capsys.readouterr().err
     assert main(["list", "shipped"]) == 0
     assert f"{NAME}  wrn10_1 with 2 members. On digits: Top1 " in capsys.readouterr().out
 
 
-def test_half_is_asked_for_by_any_user(tmp_path: Path) -> None:
+def test_half_saves_half_the_size(tmp_path: Path) -> None:
     net, images = mixmo.create("wrn10_1", classes=3).eval(), torch.randn(2, 3, 32, 32)
     whole, half = (mixmo.save_pretrained(net, tmp_path / str(i), half=i == 1) for i in range(2))
     assert (half / "model.safetensors").stat().st_size < 0.6 * (whole / "model.safetensors").stat().st_size
     torch.testing.assert_close(mixmo.load(half)(images), net(images), atol=0.02, rtol=0.02)
     assert not torch.equal(mixmo.load(half)(images), net(images))
-    assert torch.equal(mixmo.load(whole)(images), net(images))  # and the network itself is left as it was
+    assert torch.equal(mixmo.load(whole)(images), net(images))  # the network is left unchanged
 
 
-def test_the_maker_refuses(made: Path, runs: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ship_rejects_existing_folders_and_missing_data(
+    made: Path, runs: list[Run], capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments, message in (
         ([NAME, "--out", str(made)], "exists already; remove it first"),
         (["digits/other", "--out", str(made), "--samples", "1"], "--samples needs --data"),
@@ -200,7 +204,7 @@ def test_the_maker_refuses(made: Path, runs: list[Run], capsys: pytest.CaptureFi
         assert message in capsys.readouterr().err
 
 
-def test_samples_of_different_classes(made: Path, root: Path, digits: Dataset) -> None:
+def test_samples_are_classified_images_of_different_classes(made: Path, root: Path, digits: Dataset) -> None:
     paths = sorted((made.parent / "samples").iterdir())
     assert len(paths) == 3
     for path in paths:
@@ -210,12 +214,12 @@ def test_samples_of_different_classes(made: Path, root: Path, digits: Dataset) -
         assert digits.test.labels[same].tolist() == [int(path.stem)]
 
 
-def test_the_promised_network_is_there() -> None:
+def test_the_cifar100_network_is_shipped() -> None:
     assert "cifar100/cut-mixmo-wrn28-4" in mixmo.shipped()
 
 
 @pytest.mark.parametrize("name", mixmo.shipped())
-def test_what_is_really_shipped(name: str) -> None:
+def test_shipped_folders_are_complete(name: str) -> None:
     folder, net = module.shipped_folder(name), mixmo.load(name)
     assert {path.name for path in folder.iterdir()} == {"README.md", checksums.NAME, "config.json", "model.safetensors"}
     assert checksums.read_sums(folder).keys() == {"config.json", "model.safetensors"}
@@ -244,7 +248,7 @@ def test_sample_images_are_classified(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mixmo.shipped())
 def test_the_stated_top1_is_reached(name: str, cifar100_root: Path) -> None:
-    """On the first images of the test set, whose score is stated apart: all of them take over four minutes."""
+    """On the first images of the test set: all of them take over four minutes."""
     net = mixmo.load(name)
     stated = json.loads((module.shipped_folder(name) / "config.json").read_text())["origin"]["first"]
     assert stated["images"] == 1_000

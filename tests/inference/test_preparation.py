@@ -1,4 +1,4 @@
-"""Image files of the user, read in batches."""
+"""Files are read in batches; files and uint8 images are resized and cropped as in training."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mixmo.inference.preparation import find_images, read_images
+from mixmo.inference.preparation import find_images, read_images, resize_and_crop
 from mixmo.models.metadata import About
 from mixmo.utils.errors import UserError
 
@@ -25,8 +25,8 @@ def files(tmp_path: Path) -> list[str]:
     return [str(tmp_path / f"{number}.png") for number in range(7)]
 
 
-def test_each_batch_is_read_while_the_one_before_is_used(files: list[str]) -> None:
-    """And no other: two are in memory at most. The network sees the grey middle."""
+def test_at_most_two_batches_of_files_are_in_memory(files: list[str]) -> None:
+    """Each batch is read while the one before is used; the grey middle is cropped."""
     asked = list[str]()
 
     def paths() -> Iterator[str]:
@@ -45,7 +45,7 @@ def test_each_batch_is_read_while_the_one_before_is_used(files: list[str]) -> No
     assert list(read_images([], GREY, 2)) == []
 
 
-def test_what_cannot_be_read_is_told_beside_the_rest(files: list[str]) -> None:
+def test_unreadable_files_are_returned_with_the_reason(files: list[str]) -> None:
     Path(files[1]).write_text("not an image")
     Path(files[2]).unlink()
     first, second = read_images(files[:4], GREY, 2)
@@ -55,14 +55,36 @@ def test_what_cannot_be_read_is_told_beside_the_rest(files: list[str]) -> None:
     assert (nothing.paths, len(nothing.images), len(nothing.failed)) == ([], 0, 2)
 
 
-def test_files_are_cut_to_squares(files: list[str]) -> None:
-    with pytest.raises(UserError, match="the network sees 8 x 16 pixels, and files are only cut to squares; give"):
+def test_files_for_a_network_of_rectangular_images_raise(files: list[str]) -> None:
+    with pytest.raises(UserError, match="8 x 16"):
         next(read_images(files, About((1, 8, 16), (0.5,), (0.25,)), 2))
 
 
-def test_files_and_folders(files: list[str], tmp_path: Path) -> None:
+def test_folders_are_searched_and_files_taken_as_they_are(files: list[str], tmp_path: Path) -> None:
     Path(tmp_path / "notes.txt").touch()
     paths = find_images([Path(files[3]), tmp_path, tmp_path / "notes.txt", tmp_path / "absent.png"])
     assert [next(paths) for _ in range(9)] == [files[3], *files, str(tmp_path / "notes.txt")]  # a file as it is
-    with pytest.raises(UserError, match=r"absent.png does not exist; give image files, or folders of them"):
+    with pytest.raises(UserError, match=r"absent.png"):
         next(paths)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (40, 61), (75, 40), (20, 20)])
+@pytest.mark.parametrize("resize", [None, 36])
+def test_uint8_images_are_resized_and_cropped_as_files_are(
+    shape: tuple[int, int], resize: int | None, tmp_path: Path
+) -> None:
+    """Up to rounding of interpolated pixels; smooth images, as pixels of noise amplify it."""
+    about = About((3, 32, 32), (0.5,) * 3, (0.2,) * 3, resize=resize)
+    y, x = np.mgrid[: shape[0], : shape[1]] / max(shape)
+    pixels = (255 * np.stack([x, y, x * y], -1)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    (read,) = read_images([str(tmp_path / "image.png")], about, 1)
+    images = resize_and_crop(torch.from_numpy(pixels)[None], about)
+    assert images.dtype == torch.uint8
+    assert images.shape == (1, 32, 32, 3)
+    assert (images.int() - read.images.int()).abs().max() <= 1
+
+
+def test_images_of_the_size_of_the_network_are_unchanged() -> None:
+    images = torch.randint(256, (2, 8, 8, 1), dtype=torch.uint8)
+    assert resize_and_crop(images, GREY) is images  # although GREY.resize is 10

@@ -1,4 +1,4 @@
-"""The plain loop, Accelerate, Lightning and Hugging Face's Trainer take the same steps; docs/loops.md runs."""
+"""The plain loop, Accelerate, Lightning and Hugging Face's Trainer take the same steps."""
 
 import copy
 import importlib
@@ -61,7 +61,7 @@ def plain(samples: TensorDataset) -> list[float]:
     return losses
 
 
-def test_lightning(samples: TensorDataset, plain: list[float], tmp_path: Path) -> None:
+def test_lightning_repeats_the_plain_loop(samples: TensorDataset, plain: list[float], tmp_path: Path) -> None:
     from lightning.pytorch import Callback, Trainer
 
     from mixmo.integrations.lightning import MixMoModule
@@ -132,7 +132,7 @@ def hugging(samples: TensorDataset, folder: Path, net: mixmo.Network, **argument
     return trainer, losses
 
 
-def test_hugging_face(samples: TensorDataset, plain: list[float], tmp_path: Path) -> None:
+def test_hugging_face_repeats_the_plain_loop(samples: TensorDataset, plain: list[float], tmp_path: Path) -> None:
     net = network()
     trainer, losses = hugging(samples, tmp_path, net)
     assert losses == pytest.approx(plain, rel=1e-6)
@@ -144,7 +144,7 @@ def test_hugging_face(samples: TensorDataset, plain: list[float], tmp_path: Path
     assert output.metrics["test_loss"] == pytest.approx(loss, rel=1e-4)
 
 
-def test_hugging_face_accumulates(samples: TensorDataset, tmp_path: Path) -> None:
+def test_accumulated_batches_are_mixed_differently(samples: TensorDataset, tmp_path: Path) -> None:
     """The batches of one optimiser step are mixed in different ways; here their images and weights are the same."""
     alike = TensorDataset(*(t[:BATCH].repeat(4, *[1] * (t.dim() - 1)) for t in samples.tensors))
     _, losses = hugging(alike, tmp_path, network(), gradient_accumulation_steps=2)
@@ -152,7 +152,7 @@ def test_hugging_face_accumulates(samples: TensorDataset, tmp_path: Path) -> Non
     assert losses[0] != losses[1]
 
 
-def test_accelerate(samples: TensorDataset, plain: list[float]) -> None:
+def test_accelerate_repeats_the_plain_loop(samples: TensorDataset, plain: list[float]) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -173,7 +173,7 @@ def test_accelerate(samples: TensorDataset, plain: list[float]) -> None:
     assert losses == pytest.approx(plain, rel=1e-6)
 
 
-def test_processes_draw_their_own(samples: TensorDataset) -> None:
+def test_every_process_has_its_own_draws(samples: TensorDataset) -> None:
     images, labels = (tensor[:BATCH] for tensor in samples.tensors)
     mixer = StepMixer(MIXER, SEED)
     drawn = [mixer(images, labels, step, 10, rank=rank, processes=2) for step in range(2) for rank in range(2)]
@@ -183,7 +183,7 @@ def test_processes_draw_their_own(samples: TensorDataset) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_collate(samples: TensorDataset, workers: int) -> None:
+def test_collate_mixes_in_the_data_loader(samples: TensorDataset, workers: int) -> None:
     """Batches made by the data loader, in this process or another, are what the mixer gives for their images."""
     collate = Collate(mixmo.Mixer("cut", members=2, p=1.0))
     torch.manual_seed(1)
@@ -203,7 +203,7 @@ def test_collate(samples: TensorDataset, workers: int) -> None:
     assert all(mix.coefficients[:, :, 0].std((2, 3)).max() < 1e-6 for mix in loader)
 
 
-def test_a_mix_goes_to_a_device_as_a_whole(samples: TensorDataset) -> None:
+def test_all_tensors_of_a_mix_move_to_a_device(samples: TensorDataset) -> None:
     mix = Collate(mixmo.Mixer("cut"))([samples[n] for n in range(4)])
     mixing = FeatureMixing(torch.arange(4), (torch.rand(4, 1, 1, 1), torch.rand(4, 1, 1, 1)))
     for whole in (mix, mix._replace(feature_mixing=mixing)):
@@ -216,10 +216,10 @@ def test_a_mix_goes_to_a_device_as_a_whole(samples: TensorDataset) -> None:
     assert all(torch.equal(one, other) for one, other in zip(back[:4], mix[:4], strict=True))
 
 
-def test_nobody_waits_for_a_mix_that_goes_to_an_accelerator(
+def test_a_mix_moves_to_an_accelerator_without_blocking(
     samples: TensorDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lightning moves it as it moves tensors. What comes back must be there."""
+    """As Lightning moves tensors; back to the CPU it blocks."""
     from lightning.fabric.utilities.apply_func import move_data_to_device
 
     mix, to, ahead = Collate(mixmo.Mixer("cut"))([samples[n] for n in range(4)]), torch.Tensor.to, list[bool]()
@@ -235,8 +235,7 @@ def test_nobody_waits_for_a_mix_that_goes_to_an_accelerator(
     assert ahead == [True] * 4 + [False] * 8
 
 
-def test_fully_sharded(samples: TensorDataset) -> None:
-    """Every weight is in pieces between calls of the network; one process holds them all here."""
+def test_fully_sharded_networks_train_and_predict_the_same(samples: TensorDataset) -> None:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     images, labels = samples[:8]
@@ -252,14 +251,14 @@ def test_fully_sharded(samples: TensorDataset) -> None:
         torch.distributed.destroy_process_group()
 
 
-def test_other_members_are_refused() -> None:
+def test_a_mixer_of_other_members_raises() -> None:
     from mixmo.integrations.lightning import MixMoModule
 
-    with pytest.raises(UserError, match="reads 2 images at once and the mixer mixes 3"):
+    with pytest.raises(UserError, match="members=2"):
         MixMoModule(network(), mixmo.Mixer(members=3), sgd)
 
 
-def test_criterion(samples: TensorDataset) -> None:
+def test_criterion_is_the_loss_of_a_mix_and_cross_entropy_of_labels(samples: TensorDataset) -> None:
     images, labels = (tensor[:BATCH] for tensor in samples.tensors)
     net, criterion = network(), mixmo.MixMoLoss()
     mix = MIXER(images, labels)
@@ -270,16 +269,16 @@ def test_criterion(samples: TensorDataset) -> None:
     torch.testing.assert_close(criterion(ensemble, labels), -own.mean())
 
 
-def test_what_is_no_ensemble_is_refused() -> None:
+def test_a_plain_model_or_no_mixer_raises() -> None:
     from mixmo.integrations.lightning import MixMoModule
 
-    with pytest.raises(UserError, match=r"a Linear has no members; give it to mixmo.wrap first"):
+    with pytest.raises(UserError, match="Linear"):
         MixMoModule(torch.nn.Linear(2, 2), MIXER, sgd)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"mixer is a str; give a mixmo.Mixer"):
+    with pytest.raises(UserError, match="mixer is a str"):
         MixMoModule(network(), "cut", sgd)  # type: ignore[arg-type]
 
 
-def test_a_package_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking(name: str) -> Any:
         raise AttributeError if name.startswith("__") else ModuleNotFoundError(f"Could not import module '{name}'")
 
@@ -287,12 +286,13 @@ def test_a_package_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(broken, "__getattr__", lacking, raising=False)
     monkeypatch.setitem(sys.modules, "transformers", broken)
     monkeypatch.delitem(sys.modules, "mixmo.integrations.huggingface", raising=False)
-    with pytest.raises(UserError, match=r"transformers cannot be imported \(Could not import module 'Trainer'\); pip"):
+    with pytest.raises(UserError, match="transformers"):
         importlib.import_module("mixmo.integrations.huggingface")
 
 
-def test_lightning_on_a_stream_of_unknown_length(samples: TensorDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows how much of the training is done: it stays at its beginning."""
+def test_lightning_keeps_progress_0_on_a_stream_of_unknown_length(
+    samples: TensorDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from lightning.pytorch import Trainer
 
     from mixmo.integrations.lightning import MixMoModule
@@ -316,38 +316,29 @@ def test_lightning_on_a_stream_of_unknown_length(samples: TensorDataset, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "word"),
     [
-        ((torch.zeros(4, 1, 8, 8), torch.arange(4), 0, 0), "steps = 0; give how many there will be, math.inf where"),
-        ((torch.zeros(4, 1, 8, 8), torch.arange(4), 3, -1), "steps = -1; give"),
-        (("pixel_values", "label", 0, 5), r"a batch holds a str for images; give pairs \(images, labels\)"),
+        ((torch.zeros(4, 1, 8, 8), torch.arange(4), 0, 0), "steps"),
+        (("pixel_values", "label", 0, 5), "str"),
     ],
 )
-def test_steps_that_cannot_be(given: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_wrong_batches_and_steps_raise(given: tuple[Any, ...], word: str) -> None:
+    with pytest.raises(UserError, match=word):
         StepMixer(MIXER)(*given)
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ({"gradient_checkpointing": True}, r"is the backbone's own; .* net.backbone.gradient_checkpointing_enable\(\)"),
-        ({"label_smoothing_factor": 0.1}, r"label_smoothing_factor = 0.1 is not part of MixMo's loss; leave it out"),
-    ],
-)
-def test_arguments_of_hugging_face_that_do_not_fit(option: dict[str, Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", [{"gradient_checkpointing": True}, {"label_smoothing_factor": 0.1}])
+def test_arguments_of_hugging_face_that_do_not_fit_raise(option: dict[str, Any], tmp_path: Path) -> None:
     from transformers import TrainingArguments
 
     from mixmo.integrations.huggingface import MixMoTrainer
 
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=next(iter(option))):
         MixMoTrainer(network(), TrainingArguments(str(tmp_path), report_to=[], **option), mixer=MIXER)
 
 
-def test_samples_without_labels() -> None:
+def test_samples_without_labels_raise() -> None:
     from mixmo.integrations.huggingface import collate
 
-    with pytest.raises(
-        UserError, match="a sample has pixel_values, target; it needs pixel_values, and label or labels"
-    ):
+    with pytest.raises(UserError, match="labels"):
         collate([{"pixel_values": torch.zeros(1, 8, 8), "target": 1}])

@@ -1,4 +1,4 @@
-"""The members in the layouts of torch-uncertainty and torchmetrics, followed index by index."""
+"""Members have the layouts of torch-uncertainty and torchmetrics, index by index."""
 
 import torch
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
@@ -8,7 +8,7 @@ from mixmo.integrations.uncertainty import Estimators, by_sample
 from mixmo.metrics.scores import ece, top1
 
 
-def test_layouts() -> None:
+def test_members_have_the_layouts_of_torch_uncertainty() -> None:
     torch.manual_seed(0)
     net, images = mixmo.create("wrn10_1", classes=10, members=3).eval(), torch.randn(4, 3, 8, 8)
     flat, prediction = Estimators(net)(images), mixmo.predict(net, images)
@@ -19,7 +19,7 @@ def test_layouts() -> None:
             torch.testing.assert_close(by_sample(prediction.members)[n, m], prediction.members[m, n])
 
 
-def test_torchmetrics_agrees() -> None:
+def test_torchmetrics_agrees_on_accuracy_and_calibration_error() -> None:
     torch.manual_seed(0)
     logits_MNK, labels_N = 3 * torch.randn(2, 200, 10), torch.randint(0, 10, (200,))
     prediction, ensemble = mixmo.Prediction(logits_MNK), logits_MNK.mean(0)

@@ -39,7 +39,7 @@ TIMM: dict[str, tuple[dict[str, Any], list[str], list[str], tuple[int, int, int]
 
 
 def contract(model: nn.Module, net: mixmo.Wrapped, foldable: bool = True) -> None:
-    """It starts as the model, trains with every mask, its members part, it folds."""
+    """It starts as the model, trains with every mask, its members become diverse, it folds."""
     images = torch.randn(2, *net.size)
     model.eval()
     net.eval()
@@ -58,18 +58,18 @@ def contract(model: nn.Module, net: mixmo.Wrapped, foldable: bool = True) -> Non
         optimizer.step()
     net.eval()
     with torch.no_grad():
-        answers = net.each(images)
-        assert (answers[0] - answers[1]).abs().max() > 1e-6
+        logits = net.each(images)
+        assert (logits[0] - logits[1]).abs().max() > 1e-6
         if foldable:
             folded = mixmo.fold(net).each(images)
-            assert ((folded - answers).abs().max() / answers.abs().max().clamp_min(1)).item() <= 1e-5
+            assert ((folded - logits).abs().max() / logits.abs().max().clamp_min(1)).item() <= 1e-5
         else:
             with pytest.raises(mixmo.UserError, match="use the network as it is"):
                 mixmo.fold(net)
 
 
 @pytest.mark.parametrize("name", TIMM)
-def test_timm(name: str) -> None:
+def test_timm_models_can_be_wrapped(name: str) -> None:
     options, stems, heads, size = TIMM[name]
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=5, **options)
@@ -86,7 +86,7 @@ def test_timm(name: str) -> None:
         ("googlenet", {"head": "fc"}),  # auxiliary heads in training
     ],
 )
-def test_torchvision(name: str, arguments: dict[str, str]) -> None:
+def test_torchvision_models_can_be_wrapped(name: str, arguments: dict[str, str]) -> None:
     from torchvision import models
 
     torch.manual_seed(0)
@@ -96,7 +96,7 @@ def test_torchvision(name: str, arguments: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet20_cifar10", "nin_cifar10"])
-def test_pytorchcv(name: str) -> None:
+def test_pytorchcv_models_can_be_wrapped(name: str) -> None:
     from pytorchcv.model_provider import get_model
 
     torch.manual_seed(0)
@@ -106,7 +106,7 @@ def test_pytorchcv(name: str) -> None:
     contract(model, net)
 
 
-def test_transformers() -> None:
+def test_transformers_models_can_be_wrapped() -> None:
     """A model that checks its channels, records its batch size and returns an object with logits."""
     from transformers import ViTConfig, ViTForImageClassification
 

@@ -1,4 +1,4 @@
-"""M encoders as one: the same answers, of one image, from an ordinary network; refused where that is not so."""
+"""A folded network predicts the same with one encoder; networks that are not linear raise a UserError."""
 
 import copy
 
@@ -43,7 +43,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("members", [1, 2, 4])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_same_answers_from_one_encoder(name: str, members: int) -> None:
+def test_a_folded_network_predicts_the_same(name: str, members: int) -> None:
     net = trained(NETWORKS[name](members))
     images = torch.randn(4, 3, 32, 32)
     before = copy.deepcopy(net.state_dict())
@@ -60,7 +60,7 @@ def test_the_same_answers_from_one_encoder(name: str, members: int) -> None:
     assert twice.state_dict().keys() == folded.state_dict().keys()
 
 
-def test_a_folded_network_is_as_large_as_a_single_one_with_more_heads() -> None:
+def test_a_folded_network_has_the_parameters_of_a_plain_one_with_more_heads() -> None:
     model = convolutional()
     head = parameters(model[-1])
     assert parameters(mixmo.fold(mixmo.wrap(model, 3))) == parameters(model) + 2 * head
@@ -68,35 +68,28 @@ def test_a_folded_network_is_as_large_as_a_single_one_with_more_heads() -> None:
     assert {"backbone.0.weight", "backbone.0.bias", "backbone.5.copies.2.weight"} <= names
 
 
-def test_a_folded_network_trains_no_more_and_says_so() -> None:
+def test_training_a_folded_network_raises() -> None:
     folded = mixmo.fold(mixmo.wrap(convolutional()))
     with pytest.raises(mixmo.UserError, match="folded"):
         folded.read(torch.zeros(2, 1, 3, 16, 16))
 
 
-def test_what_is_not_linear_is_refused_and_stays_usable() -> None:
+def test_encoders_that_are_not_linear_raise_and_stay_usable() -> None:
     net = trained(mixmo.wrap(convolutional(Tripled(3, 8, 3))))
-    with pytest.raises(mixmo.UserError, match=r"stem '0' cannot be folded.*use the network as it is"):
+    with pytest.raises(mixmo.UserError, match="linear"):
         mixmo.fold(net)
     assert net(torch.randn(2, 3, 16, 16)).isfinite().all()
     own = mixmo.create("wrn10_1", 5, members=2)
     own.encoders = nn.ModuleList([nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.Tanh()) for _ in range(2)])
-    with pytest.raises(mixmo.UserError, match=r"encoders cannot be folded.*differ by"):
+    with pytest.raises(mixmo.UserError, match="differ"):
         mixmo.fold(own)
 
 
-def test_a_network_that_diverged() -> None:
-    net = mixmo.create("wrn10_1", 5, members=2)
-    nn.init.constant_(net.encoders[0].weight, float("nan"))
-    with pytest.raises(mixmo.UserError, match="answers NaN or infinite values; see whether its training diverged"):
-        mixmo.fold(net)
-
-
-def test_concatenated_encodings_are_refused() -> None:
+def test_concatenated_encodings_raise() -> None:
     with pytest.raises(mixmo.UserError, match="concatenated"):
         mixmo.fold(mixmo.create("wrn10_1", 5, members=2, concat=True))
 
 
-def test_what_is_no_ensemble() -> None:
-    with pytest.raises(mixmo.UserError, match="a Sequential cannot be folded; only networks of"):
+def test_a_plain_model_raises() -> None:
+    with pytest.raises(mixmo.UserError, match="Sequential"):
         mixmo.fold(convolutional(nn.Conv2d(3, 8, 3)))

@@ -18,7 +18,6 @@ from mixmo.exporters.export import check_target, export
 from mixmo.hub.loading import MODEL, load
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
-from mixmo.runs.directory import Run, is_run
 from mixmo.utils.errors import UserError
 
 CALIBRATION = 256  # training images that int8 takes its ranges from
@@ -27,7 +26,7 @@ Labelled = tuple[Tensor, Tensor]  # images as the file takes them, and labels
 
 
 def main(arguments: list[str]) -> None:
-    into = parser("export", "Write a network as one file that gives probabilities and how sure they are.")
+    into = parser("export", "Write a network as one file that outputs probabilities and uncertainties.")
     into.add_argument("model", help=MODEL)
     into.add_argument("--to", type=Path, required=True, help="file to write, .onnx or .pt2")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
@@ -35,30 +34,28 @@ def main(arguments: list[str]) -> None:
         "--temperature",
         type=float | None,
         default=None,
-        help="divides the logits; by default the one saved with the model, or fitted on the validation images of the "
-        "run, else 1",
+        help="divides the logits; by default that of the model, or fitted on the validation images of the run, else 1",
     )
     into.add_argument(
         "--precision",
         type=Literal["fp32", "bf16", "int8"],
         default="fp32",
-        help="bf16 and int8 (.onnx) are smaller; what they cost in Top1 is measured on the test set",
+        help="bf16 and int8 (.onnx) are smaller; their Top1 is measured on the test set",
     )
     into.add_argument("--normalise", action="store_true", help="the file takes pixels in 0..1 and normalises them")
-    into.add_argument("--data", type=Path | None, default=None, help="folder of the data sets, for bf16 and int8")
+    into.add_argument("--data", type=Path | None, default=None, help="directory of the data sets, for bf16 and int8")
     into.add_argument("--force", action="store_true", help="replace the file if there is one")
     parsed = parse(into, arguments)
     check_target(parsed.to, parsed.precision, parsed.force)
-    check_single(parsed.model, parsed.to)
     net = load(parsed.model, parsed.which)
     about = net.about
     if about is None:
-        raise UserError(f"{parsed.model} does not say how its images are prepared; export it with mixmo.export instead")
+        raise UserError(f"{parsed.model} has no metadata on its images; export it in Python with mixmo.export")
     if parsed.temperature is None:
         print(temperature_line(about), file=sys.stderr)
     calibration, test = (None, None) if parsed.precision == "fp32" else samples(net, about, parsed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it warns of, the summary says
+        warnings.simplefilter("ignore")  # the summary says it too
         exported = export(
             net,
             parsed.to,
@@ -72,31 +69,21 @@ def main(arguments: list[str]) -> None:
     print(exported)
 
 
-def check_single(model: str, to: Path) -> None:
-    """Refuses a run of several networks: a file holds one."""
-    if is_run(model) and len(networks := Run.open(model).network_paths()) > 1:
-        raise UserError(
-            f"{model} holds {len(networks)} networks, and a file holds one; export each of its folders "
-            f"(mixmo export {networks[0]} --to {to.with_stem(f'{to.stem}-0')}, ...): the softmax of the mean of their "
-            "log(probs) is the ensemble's answer"
-        )
-
-
 def temperature_line(about: About) -> str:
-    """Where the temperature comes from."""
+    """Return where the temperature comes from."""
     if about.calibration is None:
         return (
-            "temperature 1: no images were held out to fit one on (`mixmo train --validation`, or mixmo.calibrate "
-            "before saving), so the probabilities are not calibrated; give --temperature if you know it"
+            "temperature 1: probabilities are not calibrated, as no images were held out (`mixmo train --validation`, "
+            "or mixmo.calibrate before saving); give --temperature if you know it"
         )
     fitted = about.calibration
     if fitted.samples == 0:
         return f"temperature {fitted.temperature:.4g}, as saved, not fitted on held-out images (see its model card)"
-    return f"temperature {fitted.temperature:.4g}, from the {fitted.samples} images that were held out"
+    return f"temperature {fitted.temperature:.4g}, fitted on {fitted.samples} held-out images"
 
 
 def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | None, Labelled | None]:
-    """What int8 takes its ranges from, and the test images on which a precision is measured, where they are there."""
+    """Return images for the ranges of int8, and test images to measure the accuracy, if the data set is there."""
     calibration, int8 = None, parsed.precision == "int8"
     try:
         dataset = data.load(dataset_name(parsed.model, about), parsed.data, train=int8)
@@ -108,10 +95,7 @@ def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | No
         return calibration, sample(dataset.test, model, parsed.normalise)
     except UserError as error:
         if int8:
-            raise UserError(
-                f"int8 takes its ranges from training images, and {error}; from Python, mixmo.export(..., "
-                "calibration=images) takes any"
-            ) from error
+            raise UserError(f"int8 needs training images ({error}); in Python, give mixmo.export any") from error
         print(f"Top1 is not measured: {error}", file=sys.stderr)
         return None, None
 
@@ -119,12 +103,12 @@ def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | No
 def dataset_name(model: str, about: About) -> str:
     """What the network was trained on."""
     if about.dataset is None:
-        raise UserError(f"{model} does not say what it was trained on; give the run directory")
+        raise UserError(f"{model} does not name its data set; give the run directory")
     return about.dataset
 
 
 def sample(split: Split, model: Model, pixels: bool, count: int | None = None) -> Labelled:
-    """Images as the file takes them, and labels: `count` at random, or all that fit the memory."""
+    """Return images as the file takes them, and labels: `count` at random, or all that fit into memory."""
     about = model.about
     channels, height, width = about.size
     most = min(count or len(split.labels), len(split.labels), max(1, MEMORY // (4 * channels * height * width)))

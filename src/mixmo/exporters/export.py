@@ -1,4 +1,4 @@
-"""One file to deploy: `mixmo.export(net, "model.onnx")` or `"model.pt2"`, folded, checked against PyTorch."""
+"""One file to deploy: `mixmo.export(net, "model.onnx")` or `"model.pt2"`, folded, compared with PyTorch."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,10 @@ from mixmo.exporters.write import prepared, write
 from mixmo.models.network import Ensemble
 from mixmo.storage.files import staging_folder
 from mixmo.surgery.probe import Size, check_size, input_size
-from mixmo.surgery.unwrap import ensemble
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError, check_path, unknown
 from mixmo.utils.progress import Work
-
-__all__ = ["Exported", "Metadata", "export"]
 
 TOLERANCE = 1e-4  # of a float32 file against PyTorch
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -30,15 +28,25 @@ SUFFIXES = (".onnx", ".pt2")
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written and checked."""
+    """A file that was written and compared with PyTorch; `print` it for a summary.
+
+    Attributes:
+        path: The file.
+        metadata: What is stored in it: classes, input, outputs, temperature.
+        bytes: Its size.
+        difference: Largest difference of any output from the float32 network in PyTorch.
+        unfolded_because: Why the network could not be folded; None if it was.
+        top1: Accuracy of the float32 network and of the file, where test images were given.
+        tested: Number of test images.
+    """
 
     path: Path
     metadata: Metadata
     bytes: int
-    difference: float  # largest, of any output, from the float32 network in PyTorch
-    unfolded_because: str | None  # why the network could not be folded; None if it was
-    top1: tuple[float, float] | None  # of the float32 network and of the file, where test images were given
-    tested: int  # on how many
+    difference: float
+    unfolded_because: str | None
+    top1: tuple[float, float] | None
+    tested: int
 
     def __str__(self) -> str:
         metadata, lines = self.metadata, []
@@ -75,39 +83,52 @@ def export(
     test: tuple[Tensor, Tensor] | None = None,
     overwrite: bool = False,
 ) -> Exported:
-    """Write the network as one `.onnx` or `.pt2` file with a dynamic batch, and compare it with PyTorch.
+    """Write a network as one `.onnx` or `.pt2` file for any batch size, and compare it with PyTorch.
 
-    It gives `probs`, `members`, `entropy` and `mutual_information` of a batch (see `Deployed`). The network is folded
-    if it can be. A float32 file that differs from PyTorch by more than 1e-4 is not left behind.
+    The outputs are `probs` (N, K), `members` (N, M, K), `entropy` (N,) and `mutual_information` (N,). The network is
+    folded where possible (`mixmo.fold`). A float32 file that differs from PyTorch by more than 1e-4 is not kept. What
+    `net.about` holds, as after `mixmo.load`, need not be given.
 
-    What the network knows of itself (`net.about`, as after `mixmo.load`) need not be given.
+    Args:
+        net: A network of `mixmo.create`, `mixmo.wrap` or `mixmo.load`.
+        path: The file to write; its suffix is the format.
+        size: (C, H, W) of the images.
+        classes: Names of the classes, for the metadata.
+        mean: Mean of each channel, of pixels in 0..1, with which training images were normalised.
+        std: Standard deviation of each channel.
+        normalise: Let the file take pixels in 0..1 and normalise them itself.
+        temperature: Divides all logits; by default that of `net.about.calibration`, else 1.
+        precision: "fp32"; "bf16", which in ONNX stores weights in half the space and computes in float32, and in .pt2
+            computes in bfloat16; "int8" (ONNX), which needs `calibration`.
+        calibration: A few hundred images as the file takes them, for the ranges of int8.
+        test: Images as the file takes them, and labels, to measure the accuracy of the precision.
+        overwrite: Replace an existing file.
 
-    size: of the images, (C, H, W).
-    classes, mean, std: names of the classes and what images were normalised with; they go into the metadata.
-    normalise: the file takes pixels in 0..1 and normalises them itself.
-    temperature: divides all logits; fit it on held-out data (`mixmo.calibrate`). 1 if nothing is known.
-    precision: "fp32"; "bf16", which in ONNX stores weights in half the space and computes in float32, and in .pt2
-        computes in bfloat16; "int8" (ONNX), which needs `calibration`: a few hundred images as the file takes them.
-    test: images as the file takes them, and labels, to measure what the precision costs in accuracy.
+    Returns:
+        The path, metadata, size and largest difference from PyTorch.
+
+    Raises:
+        UserError: If the file cannot be written, the network cannot be traced, or the outputs differ.
+
+    Warns:
+        UserWarning: If the network cannot be folded.
     """
     path = check_path("path", path)
     check_target(path, precision, overwrite)
-    net = ensemble(net)
+    net = unwrap_ensemble(net)
     known = net.about
     fitted = (known and known.calibration) or Calibration()
     if known is not None:
         size, classes = size or known.size, classes or known.classes
         mean, std = (known.mean, known.std) if mean is None and std is None else (mean, std)
-    temperature = checked_temperature(fitted.temperature if temperature is None else temperature)
-    if not isinstance(classes, Sequence | None):
-        raise UserError(f"classes = {classes!r}; give a name for each class")
+    temperature = float(fitted.temperature if temperature is None else temperature)
     check_size(size)
     size = input_size(net) if size is None else (size[0], size[1], size[2])
-    check_images(calibration, test, size, precision)
+    _check_arguments(calibration, test, size, precision, temperature)
     mean, std = check_statistics(mean, std, size[0], normalise)
     folded, whole, why = prepared(net)
     graph, reference = (Deployed(one, temperature, *((mean, std) if normalise else ())) for one in (folded, whole))
-    graph.eval().requires_grad_(False)  # so that who runs a .pt2 file pays for no gradients
+    graph.eval().requires_grad_(False)  # a .pt2 file shall compute no gradients
     images_NCHW = examples(size, pixels=normalise)
     outputs = run(reference, images_NCHW, size)
     members, count = outputs["members"].shape[1:]
@@ -133,10 +154,7 @@ def export(
             session = write(graph, metadata, draft, calibration)
         difference = compare(reference, session, images_NCHW)
         if precision == "fp32" and not difference <= TOLERANCE:
-            raise UserError(
-                f"{path.name} would differ from PyTorch by {difference:.1e}, more than {TOLERANCE:.0e}; nothing was "
-                "written; try the other format"
-            )
+            raise UserError(f"{path.name} would differ from PyTorch by {difference:.1e}; try the other format")
         top1 = None
         if test is not None:
             with Work("measuring Top1", 2 * len(test[1])) as work:
@@ -146,48 +164,32 @@ def export(
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
 
 
-def checked_temperature(given: float) -> float:
-    """Refuses what logits cannot be divided by."""
-    try:
-        temperature = float(given)
-    except (TypeError, ValueError):
-        temperature = math.nan
+def _check_arguments(
+    calibration: object, test: tuple[Tensor, Tensor] | None, size: Size, precision: str, temperature: float
+) -> None:
     if not 0 < temperature < math.inf:
-        raise UserError(f"temperature = {given}; it must be positive and finite")
-    return temperature
-
-
-def check_images(calibration: Tensor | None, test: tuple[Tensor, Tensor] | None, size: Size, precision: str) -> None:
-    """Refuses what the file would not take, and int8 without images."""
+        raise UserError(f"temperature = {temperature}; give a positive number")
     if isinstance(calibration, Calibration):
-        raise UserError(
-            "`calibration` takes images, from which int8 has its ranges; give what mixmo.calibrate fitted in "
-            "net.about = mixmo.About(..., calibration=...), or as temperature=calibration.temperature"
-        )
-    for images in (calibration, None if test is None else test[0]):
-        if not isinstance(images, Tensor | None):
-            raise UserError(f"images are a {type(images).__name__}; give a tensor (N, C, H, W), as the file takes them")
-        if images is not None and tuple(images.shape[1:]) != size:
-            raise UserError(
-                f"images of shape {tuple(images.shape[1:])} given for a file that takes {size}; resize them"
-            )
-    if precision == "int8" and (calibration is None or len(calibration) == 0):
-        raise UserError("int8 takes its ranges from images; give some hundred of the training set as `calibration`")
+        raise UserError("calibration takes images, for int8; give temperature=calibration.temperature, or net.about")
+    for images in (calibration, test[0] if test else None):
+        if images is not None and (not isinstance(images, Tensor) or tuple(images.shape[1:]) != size):
+            shape = tuple(getattr(images, "shape", ()))
+            raise UserError(f"images are a {type(images).__name__} {shape}; give a tensor (N, {str(size)[1:]}")
+    if precision == "int8" and calibration is None:
+        raise UserError("int8 takes its ranges from images; give a few hundred training images as calibration=")
 
 
 def check_target(path: Path, precision: str, overwrite: bool) -> None:
-    """Everything that can be refused before work is done."""
+    """Raise a UserError for a file that cannot be written, before any work is done."""
     if path.suffix not in SUFFIXES:
-        raise UserError(f"{path} ends neither in .onnx nor in .pt2; name the file by the format it should have")
+        raise UserError(f"{path} ends neither in .onnx nor in .pt2; name the file by its format")
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     if path.suffix == ".pt2" and precision == "int8":
-        raise UserError("int8 is made by onnxruntime; export to .onnx, or take --precision bf16")
+        raise UserError("int8 is made by onnxruntime; export to .onnx, or use precision bf16")
     if not path.parent.is_dir():
-        raise UserError(f"the folder {path.parent} does not exist; make it, or name another file")
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give the name of a file, such as {path / f'model{path.suffix}'}")
-    if path.exists() and not overwrite:
-        raise UserError(f"{path} exists already; give another name, or allow to overwrite it (--force, overwrite=True)")
+        raise UserError(f"the folder {path.parent} does not exist; create it, or name another file")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{path} exists already; give another name, or overwrite it (--force, overwrite=True)")
     if path.suffix == ".onnx":
-        onnx.check()
+        onnx.check_installed()

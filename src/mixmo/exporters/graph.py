@@ -1,4 +1,4 @@
-"""What an exported file computes: from images to probabilities and how sure they are."""
+"""What an exported file computes: from images to probabilities and uncertainties."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from mixmo.models.network import Ensemble, Network
 
 
 class Joined(nn.Module):
-    """A folded Network as the ordinary network that it is: one encoder, the core, one dense layer for all heads.
+    """A folded Network as an ordinary one: one encoder, the core, one dense layer for all heads.
 
     The temperature is in the dense layer's weights.
     """
@@ -19,14 +19,14 @@ class Joined(nn.Module):
     def __init__(self, net: Network, temperature: float) -> None:
         super().__init__()
         self.encoder, self.core = net.encoders[0], net.core
-        self.answers = net.answers
+        self.count = net.answers
         weight, bias = (torch.cat([head.get_parameter(name) for head in net.heads]) for name in ("weight", "bias"))
         self.head = nn.Linear(weight.shape[1], weight.shape[0])
         self.head.load_state_dict({"weight": weight / temperature, "bias": bias / temperature})
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
-        answers_NMK: Tensor = self.head(self.core(self.encoder(images_NCHW))).unflatten(1, (self.answers, -1))
-        return answers_NMK
+        logits_NMK: Tensor = self.head(self.core(self.encoder(images_NCHW))).unflatten(1, (self.count, -1))
+        return logits_NMK
 
 
 class Members(nn.Module):
@@ -37,12 +37,12 @@ class Members(nn.Module):
         self.net, self.temperature = net, temperature
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
-        answers_NMK = self.net.each(images_NCHW).transpose(0, 1)
-        return answers_NMK if self.temperature == 1 else answers_NMK / self.temperature
+        logits_NMK = self.net.each(images_NCHW).transpose(0, 1)
+        return logits_NMK if self.temperature == 1 else logits_NMK / self.temperature
 
 
 class Deployed(nn.Module):
-    """A network with its answers as an application wants them; everything that is batched has the batch first.
+    """A network with the outputs that an application needs; the batch is the first dimension of each.
 
     With z_mn the logits of member m divided by the temperature T, and p_mn their softmax:
     probs               softmax of mean_m z_mn: the ensemble of the published scores averages logits; so the mean is
@@ -55,7 +55,7 @@ class Deployed(nn.Module):
     def __init__(
         self, net: Ensemble, temperature: float = 1.0, mean: Sequence[float] = (), std: Sequence[float] = ()
     ) -> None:
-        """With `mean` and `std`, the graph takes pixels in 0..1 and normalises them."""
+        """Let the graph take pixels in 0..1 and normalise them if `mean` and `std` are given."""
         super().__init__()
         single = isinstance(net, Network) and net.members == 1 and all(isinstance(h, nn.Linear) for h in net.heads)
         self.net = Joined(net, temperature) if single else Members(net, temperature)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class Deployed(nn.Module):
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         if self.normalises:
             images = images * self.get_buffer("scale") + self.get_buffer("shift")
-        narrow = next(self.net.parameters()).dtype != images.dtype  # asked first: a graph keeps every conversion
+        narrow = next(self.net.parameters()).dtype != images.dtype  # tested first: a graph keeps every conversion
         z_NMK: Tensor = self.net(images.bfloat16()).float() if narrow else self.net(images)
         # Few operations, and the same ones again: .pt2 files run them one by one, and each costs the same however small
         # it is, most where it comes first.

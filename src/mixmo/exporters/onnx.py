@@ -1,4 +1,4 @@
-"""ONNX: one file with its metadata inside; int8 and bf16 as what they are on this runtime."""
+"""ONNX: one file with its metadata inside, in float32, bf16 or int8."""
 
 import contextlib
 import io
@@ -16,22 +16,21 @@ from torch.export import ExportedProgram
 from mixmo.exporters.file_metadata import INPUT, OUTPUTS, Metadata
 from mixmo.utils.errors import UserError
 
-LIMIT = 2**31  # bytes that one ONNX file can hold
 LAYERS = ("Conv", "Gemm", "MatMul")
 
 
-def check() -> None:
-    """That the packages are there."""
+def check_installed() -> None:
+    """Raise a UserError if a package for ONNX is missing."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise UserError(f"ONNX needs a package that is not here ({error.name}); pip install 'mixmo[export]'") from error
+        raise UserError(f"ONNX needs {error.name}, which is not installed; pip install 'mixmo[export]'") from error
 
 
 def write(program: ExportedProgram, metadata: Metadata, path: Path, calibration: Tensor | None = None) -> None:
-    """The program as an ONNX file of the precision that `metadata` names; int8 takes its ranges from `calibration`."""
+    """Write the program as an ONNX file in the precision of `metadata`; int8 takes its ranges from `calibration`."""
     import onnx
 
     with quiet():
@@ -46,8 +45,6 @@ def write(program: ExportedProgram, metadata: Metadata, path: Path, calibration:
     assert written is not None
     model = written.model_proto
     tidy(model)
-    if model.ByteSize() >= LIMIT:
-        raise UserError("the network takes more than 2 GiB, which one ONNX file cannot hold; export to .pt2")
     if metadata.precision == "int8":
         assert calibration is not None
         model = quantised(model, calibration, path)
@@ -60,14 +57,14 @@ def write(program: ExportedProgram, metadata: Metadata, path: Path, calibration:
 
 
 def plain(program: ExportedProgram) -> ExportedProgram:
-    """The program in operations that torch's exporter knows, and writes in few words."""
+    """Return the program in operations that torch's ONNX exporter knows."""
     aten = torch.ops.aten
     known = {aten.scaled_dot_product_attention.default: attention, aten.special_entr.default: entropies}
     return program.run_decompositions(known)  # type: ignore[no-any-return]
 
 
 def entropies(p: Tensor) -> Tensor:
-    """torch's special.entr of probabilities: -p log p, and 0 at 0.
+    """Return torch's special.entr of probabilities: -p log p, and 0 at 0.
 
     >>> entropies(torch.tensor([0.0, 0.5, 1.0])).tolist() == torch.special.entr(torch.tensor([0.0, 0.5, 1.0])).tolist()
     True
@@ -86,7 +83,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """torch's scaled_dot_product_attention at test time, by its definition.
+    """Return torch's scaled_dot_product_attention at test time, by its definition.
 
     >>> q, k, v = torch.randn(3, 2, 4, 5, 8).unbind(0)
     >>> expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -106,7 +103,7 @@ def attention(
 
 
 def tidy(model: Any) -> None:
-    """A name for the batch; without the tracer's notes, which outweigh a small network's weights."""
+    """Name the batch dimension, and remove the tracer's notes, which outweigh a small network's weights."""
     graph = model.graph
     for part in (*graph.node, *graph.input, *graph.output, *graph.initializer, *graph.value_info, graph):
         del part.metadata_props[:]
@@ -118,7 +115,7 @@ def tidy(model: Any) -> None:
 
 
 def halve_weights(model: Any) -> None:
-    """Weights stored in bfloat16 and widened as the file is loaded; CPU runtimes have no bfloat16 convolution.
+    """Store weights in bfloat16, widened as the file is loaded; CPU runtimes have no bfloat16 convolution.
 
     Vectors (biases, normalisation) stay: they are a thousandth of the file.
     """
@@ -141,7 +138,7 @@ def halve_weights(model: Any) -> None:
 
 
 def quantised(model: Any, images: Tensor, path: Path) -> Any:
-    """Convolutions and dense layers in int8, with the ranges that these images span; the rest stays float32."""
+    """Return convolutions and dense layers in int8, with the ranges of these images; the rest stays float32."""
     import onnx
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -173,7 +170,7 @@ def quantised(model: Any, images: Tensor, path: Path) -> Any:
 
 
 def heads(model: Any) -> list[str]:
-    """The layers after which there is no other."""
+    """Return the layers after which there is no other."""
     before: set[str] = set()  # values that still reach a layer
     last = []
     for node in reversed(model.graph.node):  # a node comes after what it reads
@@ -202,7 +199,7 @@ class Session:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what the exporters print and log as they go."""
+    """Suppress what the exporters print and log."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

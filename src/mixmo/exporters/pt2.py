@@ -16,6 +16,7 @@ EXTRA = "mixmo.json"  # the name of the metadata inside the file
 
 
 def write(program: ExportedProgram, metadata: Metadata, path: Path) -> None:
+    """Write the program as a compressed .pt2 file with its metadata inside."""
     tidy(program)
     flatten(program)
     whole = io.BytesIO()  # not the file: where a disk is full, torch's own writer ends the process
@@ -25,14 +26,14 @@ def write(program: ExportedProgram, metadata: Metadata, path: Path) -> None:
 
 
 def tidy(program: ExportedProgram) -> None:
-    """Without the images that it was traced with, and the paths of this machine: a third of the graph's bytes."""
+    """Remove the images that it was traced with and the paths of this machine: a third of the graph's bytes."""
     program.example_inputs = None
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
 
 
 def flatten(program: ExportedProgram) -> None:
-    """Weights side by side, under the names that the graph has for them.
+    """Put all weights on one level, under the names that the graph has for them.
 
     A loaded file looks each of them up at every call, and through nested modules this takes a tenth of a small
     network's time.
@@ -47,7 +48,7 @@ def flatten(program: ExportedProgram) -> None:
 
 
 def compress(whole: io.BytesIO, path: Path) -> None:
-    """The graph, which is text, as a twentieth of its bytes; torch reads compressed archives as it does its own."""
+    """Compress the graph, which is text, to a twentieth of its bytes; torch reads compressed archives too."""
     with zipfile.ZipFile(whole) as written, zipfile.ZipFile(path, "w") as small:
         for entry in written.infolist():
             how = zipfile.ZIP_DEFLATED if entry.filename.endswith(".json") else zipfile.ZIP_STORED

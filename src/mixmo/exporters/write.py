@@ -1,4 +1,4 @@
-"""From the network to a file that runs: a folded copy, traced for any number of images."""
+"""From a network to a file: a folded copy, traced for any batch size."""
 
 import copy
 import warnings
@@ -21,20 +21,20 @@ Session = Callable[[Tensor], dict[str, Tensor]]  # a written file that can be ru
 
 
 def prepared(net: Ensemble) -> tuple[Ensemble, Ensemble, str | None]:
-    """Float32 copies on the CPU in eval mode: folded if it can be, as it was, and else the reason why not."""
+    """Return float32 copies on the CPU in eval mode, folded and as it was, and why it could not be folded."""
     net = copy.deepcopy(net).cpu().float().eval()
-    settle(net)
+    remove_parametrizations(net)
     try:
         return fold(net).eval(), net, None
     except UserError as error:
-        warnings.warn(f"exported unfolded, with one encoder a member: {error}", stacklevel=4)
+        warnings.warn(f"exported unfolded, with one encoder per member: {error}", stacklevel=4)
         return net, net, str(error)
 
 
-def settle(net: nn.Module) -> None:
-    """Weights that are computed at each call, of a weight norm for instance, become what they are.
+def remove_parametrizations(net: nn.Module) -> None:
+    """Replace weights that are computed at each call, as by a weight norm, by their values.
 
-    torch's own remove_parametrizations changes the class of the layer, which the copies of a layer share.
+    torch's own function changes the class of the layer, which the copies of a layer share.
     """
     for layer in list(net.modules()):
         computed = layer._modules.get("parametrizations")
@@ -47,7 +47,7 @@ def settle(net: nn.Module) -> None:
 
 
 def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor | None) -> Session:
-    """The file of the graph, and what runs it. What the tracers raise says what of the network they cannot follow."""
+    """Write the file of a graph and return what runs it."""
     try:
         if path.suffix == ".onnx":
             onnx.write(traced(graph, metadata.size), metadata, path, calibration)
@@ -61,30 +61,26 @@ def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor |
     except (UserError, OSError):
         raise
     except Exception as error:
-        raise UserError(
-            f"this network cannot be exported to {path.suffix} ({reason(error)}); try the other format"
-        ) from error
+        raise UserError(f"{path.suffix} cannot hold this network ({reason(error)}); try the other format") from error
 
 
 def traced(graph: Deployed, size: Size) -> ExportedProgram:
-    """The graph as torch.export sees it, for any number of images."""
+    """Trace the graph with torch.export, for any number of images."""
     images, batch = torch.rand(2, *size), torch.export.Dim("batch", min=1)
     first: Exception | None = None
-    for strict in (False, True):  # read line by line, code that takes len(images) stays free; it takes longer
+    for strict in (False, True):  # strict tracing also follows len(images), and takes longer
         try:
             with onnx.quiet():
                 return torch.export.export(graph, (images,), dynamic_shapes=({0: batch},), strict=strict)
         except Exception as error:
             first = first or error
     assert first is not None
-    raise UserError(
-        f"this network cannot be exported: torch.export cannot follow it ({reason(first)}); let its forward not depend "
-        "on the values or the number of the images"
-    ) from first
+    hint = "let its forward not depend on the values or the number of images"
+    raise UserError(f"torch.export cannot trace this network ({reason(first)}); {hint}") from first
 
 
 def reason(error: BaseException) -> str:
-    """What the tracers say at the bottom of it, in a line."""
+    """Return the first line of the original cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)

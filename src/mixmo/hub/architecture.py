@@ -1,4 +1,4 @@
-"""How a network is built, as JSON can hold it, and back."""
+"""How a network is built: as a dictionary for JSON, and back."""
 
 from typing import Any
 
@@ -10,18 +10,19 @@ from mixmo.models import Ensemble, Network, create
 from mixmo.models.network import channels
 from mixmo.storage.weights import shapes
 from mixmo.surgery.fold import fold
-from mixmo.surgery.wrap import Wrapped, wrap
+from mixmo.surgery.wrap import wrap
+from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
 
 
 def describe(net: Ensemble) -> list[dict[str, Any]]:
-    """What may build a network like this one, the likeliest first; the last needs the bare model to be given."""
+    """Return architectures that may build this network, the likeliest first; the last one needs the bare model."""
     folded = net.members == 1 and net.answers > 1
     members = net.answers if folded else net.members
     if isinstance(net, Network):
-        return [{"create": check_name(net, members), "folded": folded, **arguments(net, members)}]
+        return [{"create": _name(net, members), "folded": folded, **_arguments(net, members)}]
     if not isinstance(net, Wrapped):
-        raise UserError(f"a {type(net).__name__} is neither of mixmo.create nor of mixmo.wrap; save one of these")
+        raise UserError(f"a {type(net).__name__} cannot be saved; give a network of mixmo.create or mixmo.wrap")
     wrapping = {
         "wrap": {"members": members, "stem": list(net.stems), "head": list(net.heads), "size": list(net.size)},
         "folded": folded,
@@ -31,29 +32,24 @@ def describe(net: Ensemble) -> list[dict[str, Any]]:
 
 
 def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensemble:
-    """A network of this architecture, to be filled; `model` is the bare backbone, for one that no library makes."""
+    """Build a network without its trained weights; `model` is the bare backbone, for one that no library makes."""
     if "create" in architecture:
         given = {key: value for key, value in architecture.items() if key not in ("create", "folded")}
         # Drawing initial weights takes longer than reading the trained ones; folding needs some.
         with torch.device("cpu" if architecture["folded"] else "meta"):
             net: Ensemble = create(architecture["create"], **given)
     else:
-        about = architecture["wrap"]
+        given = architecture["wrap"]
         bare = make(architecture) if model is None else model
-        try:
-            net = wrap(bare, about["members"], stem=about["stem"], head=about["head"], size=tuple(about["size"]))
-        except UserError as error:
-            raise UserError(
-                f"this is not the {architecture['backbone']} that the network was wrapped around: {error}"
-            ) from error
+        net = wrap(bare, given["members"], stem=given["stem"], head=given["head"], size=tuple(given["size"]))
     return fold(net) if architecture["folded"] else net
 
 
-def arguments(net: Network, members: int) -> dict[str, Any]:
-    """The arguments of `create` but for the name, read off the network."""
+def _arguments(net: Network, members: int) -> dict[str, Any]:
+    """Return the arguments of `create` except the name."""
     encoders, heads = len(net.encoders), len(net.heads)
     return {
-        "classes": classes(net),
+        "classes": class_count(net),
         "members": members,
         "encoders": None if net.members < members or encoders == members else encoders,
         "heads": None if heads == members else heads,
@@ -62,16 +58,16 @@ def arguments(net: Network, members: int) -> dict[str, Any]:
     }
 
 
-def check_name(net: Network, members: int) -> str:
-    """The name by which `create` made it; refused where its core has become another since."""
-    if None not in (net.name, classes(net), channels(net)):
+def _name(net: Network, members: int) -> str:
+    """Return the name by which `create` makes it; raise if its core was changed."""
+    if None not in (net.name, class_count(net), channels(net)):
         with torch.device("meta"):
-            if shapes(create(str(net.name), **arguments(net, members)).core) == shapes(net.core):
+            if shapes(create(str(net.name), **_arguments(net, members)).core) == shapes(net.core):
                 return str(net.name)
-    raise UserError("this network is none that mixmo.create makes; save one of mixmo.create or of mixmo.wrap")
+    raise UserError("mixmo.create does not make this network; save one of mixmo.create or mixmo.wrap")
 
 
-def classes(net: Network) -> int | None:
-    """What the last dense layer of a head gives; None where a network of one's own has none."""
+def class_count(net: Network) -> int | None:
+    """Return the outputs of the last dense layer of a head; None if your own network has none."""
     found = [layer.out_features for layer in net.heads[0].modules() if isinstance(layer, nn.Linear)]
     return found[-1] if found else None

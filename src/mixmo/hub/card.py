@@ -20,7 +20,7 @@ NAMES = {  # of our scores: (in the table, the Hub's metric)
 
 
 def card(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None) -> str:
-    """The text of README.md."""
+    """Return the text of README.md."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     scores = about.scores if about else {}
@@ -48,12 +48,12 @@ def card(name: str, architecture: dict[str, Any], about: About | None, origin: O
 
 
 def body(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None) -> str:
-    """What a reader wants to know."""
+    """Return the text after the metadata."""
     given = "" if "create" in architecture or library(architecture) else ", model=YOUR_BARE_MODEL"
     lines = [
         f"# {name}",
         "",
-        f"{sentence(architecture)} Trained with MixMo (Ramé, Sun, Cord; ICCV 2021): one network that answers as an "
+        f"{sentence(architecture)} Trained with MixMo (Ramé, Sun, Cord; ICCV 2021): one network that predicts as an "
         "ensemble.",
         "",
         "```python",
@@ -71,9 +71,9 @@ def body(name: str, architecture: dict[str, Any], about: About | None, origin: O
     lines += [
         "",
         "## Images",
-        f"Shorter side resized to {side} pixels, centre cut out: {height} x {width}, {channels} channels; divided by "
-        f"255, less mean {values(about.mean)}, over standard deviation {values(about.std)}. uint8 images given to "
-        "`mixmo.predict` are normalised so.",
+        f"Shorter side resized to {side} pixels, centre crop of {height} x {width}, {channels} channels; divided by "
+        f"255, minus mean {values(about.mean)}, divided by standard deviation {values(about.std)}. `mixmo.predict` "
+        "prepares uint8 images like this.",
     ]
     if about.classes:
         some = ", ".join(about.classes[:10]) + (", ..." if len(about.classes) > 10 else "")
@@ -86,7 +86,7 @@ def body(name: str, architecture: dict[str, Any], about: About | None, origin: O
 
 
 def scores_table(about: About, origin: Origin | None) -> list[str]:
-    """The ensemble, and each of its members where they are known."""
+    """Return the table of the ensemble's scores, and of each member's where known."""
     members = origin.members if origin and len(origin.members) > 1 else ()
     heading = ["score", "ensemble" if origin else "value", *(f"member {i}" for i in range(len(members)))]
     return [
@@ -108,14 +108,14 @@ def measured(origin: Origin) -> str:
 
 
 def training(origin: Origin) -> list[str]:
-    """Epochs, batch, time and device in a sentence; then the whole recipe."""
+    """Return epochs, batch, time and device in a sentence; then the whole recipe."""
     recipe = origin.recipe
     time = "" if origin.minutes is None else f"{origin.minutes:.0f} minutes "
     return [
         f"{recipe['epochs']} epochs of {recipe['dataset']}, batch {recipe['batch_size']}, batch repetition "
         f"b = {recipe['repetition']}, {time}on {origin.device} with PyTorch {origin.torch}. "
         f"These are the weights of {origin.epoch}. {origin.parameters:,} parameters, "
-        f"{origin.multiply_adds / 1e9:.4f} G multiply-adds an image.",
+        f"{origin.multiply_adds / 1e9:.4f} G multiply-adds per image.",
         "",
         "The recipe, for `mixmo train RECIPE --config FILE`:",
         "```yaml",
@@ -125,7 +125,7 @@ def training(origin: Origin) -> list[str]:
 
 
 def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
-    """What was fitted, to which images, and what it promises."""
+    """Return what was fitted, on which images, and what it guarantees."""
     if fitted is None:
         return ["None: probabilities are as trained."]
     lines = [f"Fitted on {fitted.samples} held-out images: temperature {fitted.temperature:.4f}."]
@@ -134,17 +134,18 @@ def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
         lines = [f"Temperature {fitted.temperature:.4f}: {known or 'not fitted on held-out images'}."]
     if fitted.conformal:
         method, level = fitted.conformal.method, fitted.conformal.level
-        lines += [f"Sets (`.sets`, {method}) hold the true class with probability {level:g}."]
+        lines += [f"Conformal prediction sets (`.sets`, {method}): target coverage {level:g}."]
     if fitted.selective:
         lines += [
-            f"Answers that are not left out (`.abstain`) are wrong at most {100 * fitted.selective.risk:g} % of the "
-            f"time; {100 * fitted.selective.coverage:.1f} % of the held-out images are answered."
+            f"Selective prediction (`.abstain`): selective risk at most {100 * fitted.selective.risk:g} %, coverage "
+            f"{100 * fitted.selective.coverage:.1f} % of the held-out images."
         ]
     return lines
 
 
 def sentence(architecture: dict[str, Any]) -> str:
-    """
+    """Return the architecture in a sentence.
+
     >>> sentence({"create": "wrn28_10", "members": 2, "folded": False})
     'wrn28_10 with 2 members.'
     """

@@ -1,40 +1,34 @@
-"""Save a network as a folder, read it back, send it to the Hugging Face Hub."""
+"""Save a network as a folder, read it back, upload it to the Hugging Face Hub."""
 
 import copy
 import json
-import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mixmo._version import __version__
 from mixmo.calibration.posthoc import Calibration
-from mixmo.hub.architecture import build, classes, describe
+from mixmo.hub.architecture import build, describe
 from mixmo.hub.backbones import library
 from mixmo.hub.card import card
+from mixmo.hub.config import HUB_NAME, WEIGHTS, check_about, find, read_config
 from mixmo.hub.origin import Origin
-from mixmo.hub.shipped import CONFIG, near, shipped, shipped_folder
-from mixmo.models import Ensemble, Network
+from mixmo.hub.shipped import CONFIG
+from mixmo.models import Ensemble
 from mixmo.models.metadata import About
-from mixmo.models.network import channels
 from mixmo.storage import checksums
 from mixmo.storage.files import staging_folder
 from mixmo.storage.weights import load_state, load_weights, save_tensors, to_bfloat16
 from mixmo.surgery.probe import input_size
-from mixmo.surgery.unwrap import ensemble
-from mixmo.surgery.wrap import Wrapped
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError, check_path, first_line
 from mixmo.utils.eval_mode import evaluating
 
-WEIGHTS, CARD = "model.safetensors", "README.md"
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy")
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-LARGEST = 2**14  # pixels a side of an image: one of this size takes 3 GB
+CARD = "README.md"
 HALVES = {torch.bfloat16, torch.float16}
 
 
@@ -48,46 +42,50 @@ def save_pretrained(
     origin: Origin | None = None,
     half: bool = False,
 ) -> Path:
-    """Write a network to a new or empty folder: config.json, model.safetensors, README.md, SHA256SUMS. Gives it back.
+    """Write a network to a new or empty folder: config.json, model.safetensors, README.md, SHA256SUMS.
 
-    `about` (by default `net.about`) says how its images are prepared and how good it is; `calibration` replaces the one
-    in it. `name` is its name on the Hub, for the model card, which tells the `origin` of the network too. `half` rounds
-    matrices and filters to bfloat16: half the size, and a slightly different network. The folder is read back, and the
-    network in it must answer as this one does, after rounding if asked for; only a wrapped backbone that is neither
-    timm's nor torchvision's, or has layers of its own options, needs to be given again to be read.
+    The folder is read back, and the network in it must predict as this one does. Only a wrapped backbone that is
+    neither timm's nor torchvision's, or that was changed, must be given again to `mixmo.from_pretrained`.
+
+    Args:
+        net: A network of `mixmo.create` or `mixmo.wrap`.
+        folder: A new or empty folder.
+        about: How images are prepared, class names and scores; by default `net.about`.
+        calibration: What `mixmo.calibrate` fitted; replaces that of `about`.
+        name: Name on the Hub, for the model card.
+        origin: How the network was trained, for the model card.
+        half: Round matrices and filters to bfloat16: half the size, and slightly different predictions.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: If the folder is not empty, `about` does not fit the network, or the network was changed so that it
+            cannot be built again.
     """
-    folder, net = check_path("folder", folder), ensemble(net)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")
+    folder, net = check_path("folder", folder), unwrap_ensemble(net)
     about = net.about if about is None else about
-    if not isinstance(about, About | None):
-        raise UserError(f"about is a {type(about).__name__}; give a mixmo.About(...)")
-    if calibration is not None:
-        if about is None:
-            raise UserError("a calibration is saved with what the network is about; give about=mixmo.About(...)")
-        about = about.calibrated(calibration)
-    check_about(net, about)
+    _check_arguments(net, folder, about, calibration)
+    about = about.calibrated(calibration) if about and calibration else about
     architectures = describe(net)
     net = rounded(net) if half else net
-    images, answers = sample(net, about)
-    if not answers.isfinite().all():
-        raise UserError("the network answers NaN or infinite values; see whether its training diverged")
+    images, logits = _example(net, about)
+    if not logits.isfinite().all():
+        raise UserError("the network outputs NaN or infinite values; check whether its training diverged")
     with staging_folder(folder.absolute()) as temporary:
         draft = temporary / "draft"
         draft.mkdir()
         tensors = net.state_dict()
-        save_tensors(apart(to_bfloat16(tensors) if half else tensors), draft / WEIGHTS)
+        save_tensors(_unshared(to_bfloat16(tensors) if half else tensors), draft / WEIGHTS)
         for architecture in architectures:
             config = {"mixmo": __version__, "architecture": architecture, "about": about and about.to_dict()}
             config |= {"origin": origin.to_dict()} if origin else {}
             (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
             given = "create" not in architecture and library(architecture) is None
-            if given or same(draft, images, answers):
+            if given or _predicts(draft, images, logits):
                 break
         else:
-            raise UserError(
-                "the network answers otherwise than a fresh one with its weights; undo what changed its parts"
-            )
+            raise UserError("a new network with these weights predicts otherwise; undo what was changed in its layers")
         (draft / checksums.NAME).write_text(checksums.format_sums({file: draft / file for file in (CONFIG, WEIGHTS)}))
         text = card(name or folder.absolute().name, architecture, about, origin)
         (draft / CARD).write_text(text, encoding="utf-8", errors="backslashreplace")  # names may come from file names
@@ -104,11 +102,21 @@ def save_pretrained(
 def from_pretrained(
     where: Path | str, model: nn.Module | None = None, *, revision: str | None = None, token: str | None = None
 ) -> Ensemble:
-    """The network in a folder that `save_pretrained` wrote, or by its name a shipped one or one on the Hub.
+    """Return the network in a folder that `save_pretrained` wrote, a shipped one, or one on the Hub.
 
-    It is on the CPU and in eval mode; weights of half precision are read as float32. What it is about is its attribute
-    `about`. `model` is the bare backbone of a wrapped network that no library makes; its own weights are replaced. No
-    pickle is read, and no code from the Hub is run.
+    Weights of half precision are read as float32. No pickle is read, and no code from the Hub is run.
+
+    Args:
+        where: A folder, a name of `mixmo.shipped()`, or OWNER/NAME on the Hub.
+        model: The bare backbone of a wrapped network that neither timm nor torchvision makes; its weights are replaced.
+        revision: Branch, tag or commit on the Hub.
+        token: Access token of the Hub.
+
+    Returns:
+        The network, on the CPU and in eval mode, with its metadata in `about`.
+
+    Raises:
+        UserError: If nothing is found, files are damaged, or weights do not fit.
     """
     folder = find(where, revision, token)
     config = read_config(folder)
@@ -138,12 +146,27 @@ def push_to_hub(
     private: bool = False,
     token: str | None = None,
 ) -> str:
-    """Save a network and upload it to the Hub as `name`, such as "me/cut-mixmo". Gives its address."""
+    """Save a network and upload it to the Hugging Face Hub.
+
+    Args:
+        net: A network of `mixmo.create` or `mixmo.wrap`.
+        name: OWNER/NAME on the Hub, such as "me/cut-mixmo".
+        about: As in `save_pretrained`.
+        calibration: As in `save_pretrained`.
+        private: Create a private repository.
+        token: Access token; by default that of `hf auth login`.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        UserError: If the name is no OWNER/NAME, or saving or uploading fails.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if not HUB_NAME.fullmatch(str(name)):
-        raise UserError(f"'{name}' is no name on the Hub; write OWNER/NAME")
+        raise UserError(f"'{name}' is no name on the Hub; give OWNER/NAME")
     with tempfile.TemporaryDirectory() as temporary:
         folder = save_pretrained(net, Path(temporary) / "model", about=about, calibration=calibration, name=name)
         api = HfApi(token=token)
@@ -155,78 +178,23 @@ def push_to_hub(
     return str(address)
 
 
-def find(where: Path | str, revision: str | None = None, token: str | None = None) -> Path:
-    """The folder of a saved network: given, else shipped with the package, else downloaded from the Hub."""
-    path = check_path("where", where)
-    name = path.as_posix()
-    if path.is_file() and path.suffix.lower() in PICKLES:
-        raise UserError(f"{path} is a pickle, which can run anything when it is read; give a folder with {WEIGHTS}")
-    if path.is_file():
-        raise UserError(f"{path} is a file; give the folder that mixmo.save_pretrained wrote")
-    if path.is_dir():
-        return path
-    if name in shipped():
-        return shipped_folder(name)
-    hint = near(name)
-    if not HUB_NAME.fullmatch(str(where)):
-        remedy = hint or "give a saved folder, a run directory or OWNER/NAME on the Hub"
-        raise UserError(f"{where} does not exist; {remedy}")
-    from huggingface_hub import snapshot_download
-
-    try:
-        files = [CONFIG, "*.safetensors", "*.safetensors.index.json", checksums.NAME]
-        return Path(snapshot_download(str(where), revision=revision, token=token, allow_patterns=files))
-    except Exception as error:  # of the network, the Hub or its client: many kinds, one remedy
-        raise UserError(
-            f"{where} is no folder here, and could not be had from the Hub ({first_line(error)}); "
-            f"{hint or 'check the name'}"
-        ) from error
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json, once it is known that the weights beside it are no pickle."""
-    names = {path.name for path in folder.iterdir()}
-    if CONFIG not in names:
-        raise UserError(
-            f"{folder} is no run directory and no saved network: it has neither recipe.yaml nor {CONFIG}; give the "
-            "--out of a `mixmo train`, or a folder that mixmo.save_pretrained wrote"
-        )
-    pickled = sorted(name for name in names if Path(name).suffix.lower() in PICKLES)
-    if pickled and not any(name.startswith(WEIGHTS) for name in names):
-        raise UserError(
-            f"{folder / pickled[0]} is a pickle, which can run anything when it is read; save the network as {WEIGHTS}"
-        )
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{folder / CONFIG} cannot be read ({first_line(error)}); save the network again") from error
-    if not isinstance(config, dict) or "mixmo" not in config:
-        raise UserError(f"{folder / CONFIG} is of another library; give a folder that mixmo.save_pretrained wrote")
-    return config
-
-
-def check_about(net: Ensemble, about: About | None) -> None:
-    """Refuses names that are not as many as the classes, and images that no machine could hold."""
-    knows = net.classes if isinstance(net, Wrapped) else classes(net) if isinstance(net, Network) else None
-    if about and about.classes and knows not in (None, len(about.classes)):
-        raise UserError(f"there are {len(about.classes)} names for the {knows} classes of the network")
-    reads = net.size[0] if isinstance(net, Wrapped) else channels(net) if isinstance(net, Network) else None
-    if about and reads not in (None, about.size[0]):
-        raise UserError(f"size says {about.size[0]} channels, and the network reads {reads}; give those of its images")
-    for name, side in () if about is None else (("size", max(about.size[1:])), ("resize", about.resize or 0)):
-        if side > LARGEST:
-            raise UserError(f"{name} says {side} pixels a side; give the images' own, at most {LARGEST}")
-
-
 def rounded(net: Ensemble) -> Ensemble:
-    """A copy whose weights are as a file of half the size keeps them, in the precision that it had."""
+    """Return a copy whose weights are as a file of half the size keeps them, in the precision that it had."""
     copied = copy.deepcopy(net)
     load_state(copied, to_bfloat16(net.state_dict()))  # which takes them back to their precision
     return copied
 
 
-def sample(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
-    """Two random images, and every head's answer to them."""
+def _check_arguments(net: Ensemble, folder: Path, about: About | None, calibration: Calibration | None) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")
+    if not isinstance(about, About) and not (about is calibration is None):
+        raise UserError(f"about is a {type(about).__name__}; give about=mixmo.About(...)")
+    check_about(net, about)
+
+
+def _example(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
+    """Return two random images, and the logits of every head for them."""
     size = input_size(net) if about is None else about.size
     parameter = next(net.parameters())
     images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0), device="cpu").to(parameter)
@@ -234,18 +202,18 @@ def sample(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
         return images, net.each(images)
 
 
-def same(folder: Path, images: Tensor, answers: Tensor) -> bool:
-    """Whether the network in the folder gives these answers."""
+def _predicts(folder: Path, images: Tensor, logits: Tensor) -> bool:
+    """Return whether the network in the folder has these logits for the images."""
     try:
         again = from_pretrained(folder).to(images)
     except UserError:
         return False
     with torch.no_grad():
-        return torch.allclose(again.each(images), answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max()) + 1e-6)
+        return torch.allclose(again.each(images), logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max()) + 1e-6)
 
 
-def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share memory, as tied weights do, each with its own: safetensors asks for it."""
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors that share memory, as tied weights do, each with its own: safetensors needs it."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():

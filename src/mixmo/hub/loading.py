@@ -1,4 +1,4 @@
-"""A trained network from wherever it is: a run directory, a saved folder, this package, the Hub."""
+"""Load a trained network from a run directory, a saved folder, this package or the Hub."""
 
 import warnings
 from pathlib import Path
@@ -8,7 +8,7 @@ from torch import nn
 
 from mixmo.calibration.conformal import fewest
 from mixmo.calibration.posthoc import Calibration, calibrate
-from mixmo.hub.folder import check_about, from_pretrained
+from mixmo.hub.folder import from_pretrained
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.runs.directory import SCORES, Run, is_run
@@ -17,72 +17,72 @@ from mixmo.storage.weights import AGAIN, index_path, load_tensors
 from mixmo.utils.errors import UserError, check_path
 
 MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
-FEWEST = fewest(0.9)  # images held out that sets of the usual level can be fitted to
+FEWEST = fewest(0.9)  # held-out images that conformal sets of the usual level need
 
 
 def load(where: Path | str, which: str = "last", model: nn.Module | None = None) -> Ensemble:
-    """The network of a run directory, a saved folder, a shipped name or a name on the Hub: on the CPU, in eval mode.
+    """Load a trained network from a run directory, a saved folder, this package or the Hub.
 
-    A path that exists goes before a shipped name (`mixmo.shipped()`), and this before the Hub. The network's attribute
-    `about` has the names of the classes, how images are prepared, the scores, and a calibration: as saved, or fitted to
-    the validation images of the run, if it held some out. `which` is "last" or "best", for runs; of one that has not
-    ended, the newest checkpoint or the best weights so far, without a calibration, and a warning says of which step.
+    A path that exists takes precedence over a shipped name (`mixmo.shipped()`), and that over the Hub. For a run that
+    has not ended, the newest checkpoint or the best weights so far are loaded, without calibration, and a warning names
+    their step.
+
+    Args:
+        where: A run directory, a folder of `mixmo.save_pretrained`, a name of `mixmo.shipped()`, or OWNER/NAME on the
+            Hub.
+        which: "last" or "best" weights, for run directories.
+        model: The bare backbone of a wrapped network that neither timm nor torchvision makes.
+
+    Returns:
+        The network, on the CPU and in eval mode. Its attribute `about` holds class names, how images are prepared,
+        scores, and a calibration: as saved, or fitted on the validation images of the run, if it held some out.
+
+    Raises:
+        UserError: If nothing is found, files are damaged, or the run holds several networks.
     """
     path = check_path("where", where)
     if not is_run(path):
         if which != "last":
-            raise UserError(f"{where} is no run directory and has no {which} epoch, only its weights; leave that out")
+            raise UserError(f"which = '{which}', but {where} is no run directory; a saved network has one epoch only")
         return from_pretrained(where, model)
     run = Run.open(path)
     if run.recipe.networks > 1:
-        raise UserError(
-            f"{where} holds {run.recipe.networks} networks; load each of its folders 0, 1, ... and give them to "
-            "mixmo.predict in a list"
-        )
+        raise UserError(f"{where} holds {run.recipe.networks} networks; take each of its folders {where}/0, ...")
     net, step = load_network_and_step(run, which)
-    about = about_run(run, which, step)
-    try:
-        check_about(net, about)
-    except UserError as error:
-        raise UserError(f"{run.path / 'dataset.json'}: {error}") from error
-    net.about = about
+    about = _metadata(run, _scores(run, which, step))
+    calibrated = step is None and run.recipe.validation >= FEWEST
+    net.about = _calibrated(about, run, which) if calibrated else about
     return net
 
 
-def about_run(run: Run, which: str, step: int | None) -> About:
-    """What a run says of its network; before the run has ended, of that of a step."""
-    dataset = run.read_dataset()
-    if step is None:
-        scores = run.read_scores()[which]["ensemble"]
-    else:
-        scored = next((line for line in run.read_metrics() if line.get("step") == step), {})
-        scores = scored.get("test", {}).get("ensemble", {})
-    try:
-        about = About.from_dict(
-            {
-                **{key: dataset[key] for key in ("size", "mean", "std", "classes")},
-                "resize": dataset.get("resize"),
-                "dataset": dataset["name"],
-                "scores": {key: scores[key] for key in SCORES if key in scores},
-            }
-        )
-    except UserError as error:
-        raise UserError(f"{run.path / 'dataset.json'}: {error}") from error
-    path = run.path / f"logits-{which}.safetensors"
-    if run.recipe.validation < FEWEST or step is not None:
-        return about
-    if not path.is_file() and not index_path(path).is_file():  # it may have been left out of a copy, being large
-        warnings.warn(
-            f"{path} is missing, so the probabilities are not calibrated; copy it too to have them so", stacklevel=3
-        )
-        return about
-    return about.calibrated(validation_calibration(run, which))
-
-
 def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration:
-    """Fitted to the images that the run held out, never to the test set."""
+    """Fit a calibration on the images that the run held out, never on the test set."""
     path = run.path / f"logits-{which}.safetensors"
     tensors = load_tensors(path)
     if not {"validation_logits", "validation_labels"} <= tensors.keys():
-        raise UserError(f"{path} lacks the answers to the images held out; {AGAIN}")
+        raise UserError(f"{path} lacks the logits of the validation images; {AGAIN}")
     return calibrate(tensors["validation_logits"], tensors["validation_labels"], **settings)
+
+
+def _scores(run: Run, which: str, step: int | None) -> dict[str, Any]:
+    """Return the ensemble's scores at the end of a run, or at a step before."""
+    if step is None:
+        scores: dict[str, Any] = run.read_scores()[which]["ensemble"]
+        return scores
+    scored = next((line for line in run.read_metrics() if line.get("step") == step), {})
+    return scored.get("test", {}).get("ensemble", {})  # type: ignore[no-any-return]
+
+
+def _metadata(run: Run, scores: dict[str, Any]) -> About:
+    dataset = run.read_dataset()
+    known = {key: dataset[key] for key in ("size", "mean", "std", "classes")}
+    kept = {key: scores[key] for key in SCORES if key in scores}
+    return About.from_dict({**known, "resize": dataset.get("resize"), "dataset": dataset["name"], "scores": kept})
+
+
+def _calibrated(about: About, run: Run, which: str) -> About:
+    path = run.path / f"logits-{which}.safetensors"
+    if not path.is_file() and not index_path(path).is_file():  # large files may be left out of a copy
+        warnings.warn(f"{path} is missing, so the probabilities are not calibrated; copy it too", stacklevel=3)
+        return about
+    return about.calibrated(validation_calibration(run, which))

@@ -1,4 +1,4 @@
-"""Where a trained network comes from: how it was trained, on what device, and how its scores were measured."""
+"""How a network was trained, on which device, and how its scores were measured."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,20 +6,34 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Origin:
-    """Saved in config.json and told by the model card."""
+    """How a network was trained and measured, for config.json and the model card.
 
-    recipe: dict[str, Any]  # every field, as in the run's recipe.yaml
-    epoch: str  # whose weights these are
+    Attributes:
+        recipe: Every field, as in the run's recipe.yaml.
+        epoch: The epoch of the weights.
+        device: Device of the training.
+        torch: Version of PyTorch.
+        minutes: Time of training, where known.
+        parameters: Number of trained parameters.
+        multiply_adds: Of one prediction.
+        measured: How the scores were measured.
+        members: Scores of each member.
+        temperature: What the temperature was fitted on, where no images were held out.
+        first: {"images": n, "top1": share} of the first n test images, a quick check.
+    """
+
+    recipe: dict[str, Any]
+    epoch: str
     device: str
     torch: str
-    minutes: float | None  # of training, where it is known
+    minutes: float | None
     parameters: int
-    multiply_adds: int  # for one image
-    measured: str  # how the scores came about
-    members: tuple[dict[str, float], ...]  # scores of each alone
-    temperature: str | None  # what it was fitted on, where no images were held out
-    first: dict[str, float]  # {"images": n, "top1": share} of the first n test images, to be checked in less time
+    multiply_adds: int
+    measured: str
+    members: tuple[dict[str, float], ...]
+    temperature: str | None
+    first: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and numbers, ready for JSON."""
+        """Return plain dicts, lists and numbers, ready for JSON."""
         return asdict(self)

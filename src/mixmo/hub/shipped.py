@@ -13,17 +13,21 @@ ROOT = Path(str(files("mixmo.hub") / "weights"))
 
 
 def shipped() -> list[str]:
-    """The names of the networks that come with the package; `mixmo.load` reads them without a download."""
+    """List the networks that come with the package; `mixmo.load` reads them without a download.
+
+    Returns:
+        Their names, such as "cifar100/cut-mixmo-wrn28-4".
+    """
     return sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob(f"*/*/{CONFIG}"))
 
 
 def shipped_folder(name: str) -> Path:
-    """Where a shipped network is."""
+    """Return the folder of a shipped network."""
     return ROOT / name
 
 
 def summary(name: str) -> str:
-    """A shipped network in one line."""
+    """Return one line on a shipped network."""
     config = json.loads((shipped_folder(name) / CONFIG).read_text())
     about = About.from_dict(config["about"])
     scores = f"Top1 {100 * about.scores['top1']:.2f} %, NLLc {about.scores['nllc']:.3f}"
@@ -31,7 +35,7 @@ def summary(name: str) -> str:
 
 
 def near(name: str) -> str:
-    """The shipped networks, where a name that leads nowhere is much like one of them; else nothing."""
+    """Return a hint if an unknown name is similar to that of a shipped network, else ''."""
     names = shipped()
     close = get_close_matches(name.lower(), names, n=1)
     return f"did you mean '{close[0]}'? Shipped with mixmo: {', '.join(names)}" if close else ""

@@ -1,5 +1,6 @@
-"""At test time: the same image M times and the heads averaged, or M different images, in one forward pass."""
+"""Inference: one image repeated for all M members and their logits averaged, or M different images per pass."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -11,10 +12,11 @@ from mixmo.augment.basic import centre, normalise
 from mixmo.calibration.posthoc import Calibration
 from mixmo.data.types import Dataset, Split
 from mixmo.inference.prediction import Prediction
+from mixmo.inference.preparation import resize_and_crop
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.models.metadata import About
 from mixmo.models.network import Ensemble, Network
-from mixmo.surgery.unwrap import ensemble
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.errors import UserError, check_whole, first_line
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.memory import exhausted
@@ -30,16 +32,32 @@ def predict(
     calibration: Calibration | None = None,
     batch_size: int | None = None,
 ) -> Prediction:
-    """What a network says of images, in batches that fit; several networks are one ensemble of N x M members.
+    """Predict the classes of images, in batches that fit into memory, with one network or an ensemble of several.
 
-    Images are float (N, C, H, W), normalised as in training, on any device; or uint8 (N, H, W, C) or (N, C, H, W) for
-    a network that knows its normalisation (`net.about`). The prediction is where the images are. A network is used in
-    eval mode and left as it was. `calibration` is by default that saved with the network, if it is one.
+    With `images_per_pass` different images per forward pass of a network with M members (multiplexed inference), 1
+    shows each image to all of them (the ensemble), M one image to each (M times the throughput). In between each image
+    gets M / images_per_pass members, or one more where this is no whole number; fewer logits of another image are then
+    followed by their mean, which leaves the ensemble as it is. A prediction then depends a little on the other images
+    of its pass.
 
-    `images_per_pass` different images share each pass of a network of M members: 1 gives one image to all of them (the
-    ensemble), M one to each (M times the throughput), and in between each image gets M / images_per_pass members, or
-    one more where this is no whole number; the fewer heads of another image are then followed by their mean, which
-    leaves the ensemble as it is. An image's answer depends a little on those beside it.
+    Args:
+        nets: A network of `mixmo.create`, `mixmo.wrap` or `mixmo.load`; or several, whose members form one ensemble. It
+            runs in eval mode and is left as it was.
+        images: Float (N, C, H, W), normalised as in training. Or uint8 (N, H, W, C) or (N, C, H, W) if `net.about` is
+            set: they are normalised, and first resized and centre-cropped if their size is not that of `net.about`.
+        images_per_pass: Different images per forward pass, 1 to M.
+        calibration: What `mixmo.calibrate` fitted; by default that of `net.about`, for one network and one image per
+            pass.
+        batch_size: Images per batch; chosen by the size of the images if None.
+
+    Returns:
+        The prediction, on the device of the images.
+
+    Raises:
+        UserError: If images have another shape or type than the network takes, or networks have other classes.
+
+    Warns:
+        UserWarning: If float images have another size than the network was trained on.
 
     >>> import mixmo
     >>> net = mixmo.create("wrn10_1", classes=10, members=2)
@@ -48,23 +66,17 @@ def predict(
     >>> predict(net, torch.randn(4, 3, 32, 32), images_per_pass=2).logits.shape
     torch.Size([1, 4, 10])
     """
-    nets = [ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
-    if not nets:
-        raise UserError("no network was given; give one, or several as one ensemble")
-    if batch_size is not None:
-        check_whole("batch_size", batch_size)
-    if not isinstance(calibration, Calibration | None):
-        raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
-    pixels = _images(images, [net.about for net in nets])
-    for net in nets:
-        check_multiplex(net, images_per_pass)
+    nets = [unwrap_ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
+    pixels = _as_tensor(images)
+    _check_arguments(nets, pixels, images_per_pass, calibration, batch_size)
+    pixels = _channels_last(pixels, nets[0]) if pixels.dtype == torch.uint8 else pixels
     if calibration is None and len(nets) == 1 and images_per_pass == 1 and nets[0].about is not None:
         calibration = nets[0].about.calibration
     with evaluating(*nets):
         parts = [_logits(net, pixels, images_per_pass, batch_size) for net in nets]
     classes = sorted({logits.shape[-1] for logits in parts})
     if len(classes) > 1:
-        raise UserError(f"the networks know {classes} classes; those of one ensemble must know the same")
+        raise UserError(f"the networks have {classes} classes; those of one ensemble must have the same")
     return Prediction(torch.cat(parts), calibration)
 
 
@@ -78,32 +90,39 @@ def predict_split(
     size: int | None = None,
     part: bool = False,
 ) -> LabelledLogits:
-    """Every head's logits for a whole split, with its labels; of the middle `size` x `size` pixels if given.
+    """Return the logits of every head for a whole split, with its labels.
 
-    `part` is that of `Split.batches`: then there may be no answers at all.
+    Args:
+        net: The network, on the device of the split.
+        dataset: Gives mean and standard deviation.
+        split: Images and labels.
+        precision: "fp32", or "bf16" for autocast.
+        batch_size: Images per batch; by device if None.
+        size: Crop the middle `size` x `size` pixels.
+        part: As in `Split.batches`; there may then be no images at all.
     """
     device = split.images.device
     batch_size = batch_size or default_batch(device)
     work = Work("predicting test images" if split is dataset.test else "predicting images", len(split.labels))
     with evaluating(net), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"), work:
-        answers = []
+        logits = []
         for batch in split.batches(batch_size, part):
             images = normalise(centre(batch.resident, size), dataset.mean, dataset.std)
-            answers.append(LabelledLogits(net.each(images).float(), batch.labels))
+            logits.append(LabelledLogits(net.each(images).float(), batch.labels))
             work.advance(len(batch.labels))
-    return LabelledLogits.joined(answers)
+    return LabelledLogits.joined(logits)
 
 
 def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tensor:
-    """Every head's logits of each image (heads of an image, N, K).
+    """Return the logits of every head that reads an image (heads of an image, N, K).
 
-    With several images a pass, member m reads image m mod images_per_pass of its pass, and the encodings are plainly
-    summed, as at test time: this is what training showed it, M sum_i kappa_i c_i(x_i), at kappa = 1/M.
+    With several images per pass, member m reads image m mod images_per_pass of its pass, and the encodings are summed:
+    what training showed, M sum_i kappa_i c_i(x_i), at kappa = 1/M.
     """
     if images_per_pass == 1:
         return net.each(images_NCHW)
     samples, passes = len(images_NCHW), -(-len(images_NCHW) // images_per_pass)
-    # The last pass may lack images: the first ones are shown again, and their second answers dropped.
+    # The last pass may lack images: the first ones fill it, and their second logits are dropped.
     order = torch.arange(passes * images_per_pass, device=images_NCHW.device) % samples
     shown = images_NCHW[order].unflatten(0, (images_per_pass, passes))
     reader = torch.arange(net.members, device=images_NCHW.device) % images_per_pass
@@ -118,27 +137,17 @@ def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tenso
 
 
 def check_multiplex(net: Ensemble, images_per_pass: int) -> None:
-    """Refuse a network that cannot answer for so many different images in a pass."""
-    if type(images_per_pass) is not int:
-        raise UserError(f"images_per_pass = {images_per_pass!r}; give a whole number of images")
-    if images_per_pass > 1 and net.members == 1 and net.answers > 1:
-        raise UserError(
-            "a folded network has one encoder and reads one image a pass; to read several at once, "
-            "use the network before mixmo.fold"
-        )
-    if images_per_pass not in range(1, net.members + 1):
-        raise UserError(f"images_per_pass = {images_per_pass}, but this network reads 1 to {net.members} images a pass")
-    shared = isinstance(net, Network) and len(net.encoders) < net.members
-    if images_per_pass > 1 and (shared or net.answers < net.members):
-        what = "encoder" if shared else "head"
-        raise UserError(
-            f"the {net.members} members of this network share one {what}, so it cannot tell its images apart; "
-            "predict with images_per_pass=1"
-        )
+    """Raise a UserError if the network cannot predict so many different images per pass."""
+    check_whole("images_per_pass", images_per_pass)
+    shared = net.answers != net.members or (isinstance(net, Network) and len(net.encoders) < net.members)
+    most = 1 if shared else net.members
+    if images_per_pass > most:
+        reason = " (it is folded, or its members share one encoder or head)" if shared else ""
+        raise UserError(f"images_per_pass = {images_per_pass}, but this network reads at most {most}{reason}")
 
 
 def default_batch(device: torch.device, pixels: int = 0) -> int:
-    """Images a batch: what fits a CPU's caches is 1.7 times as fast; large images need more memory each.
+    """Return the images per batch: what fits a CPU's caches is 1.7 times as fast; large images need more memory each.
 
     >>> [default_batch(torch.device("cpu"), side**2) for side in (32, 64, 224, 4000)]
     [100, 100, 8, 1]
@@ -158,7 +167,7 @@ def _logits(net: Ensemble, pixels: Tensor, images_per_pass: int, batch_size: int
     for part in pixels.split(count):
         batch = part.to(parameter.device)
         if net.about is not None and batch.dtype == torch.uint8:
-            batch = normalise(batch, net.about.mean, net.about.std)
+            batch = normalise(resize_and_crop(batch, net.about), net.about.mean, net.about.std)
         with readable(batch):
             parts.append(each_head(net, batch.to(parameter.dtype), images_per_pass).float().to(pixels.device))
     return torch.cat(parts, dim=1)
@@ -166,53 +175,59 @@ def _logits(net: Ensemble, pixels: Tensor, images_per_pass: int, batch_size: int
 
 @contextmanager
 def readable(images_NCHW: Tensor) -> Iterator[None]:
-    """What a network says of images of a shape that it does not take, or of too many of them, as one sentence."""
+    """Turn the error of a network that cannot read images into a UserError."""
     try:
         yield
     except UserError:
         raise
     except (MemoryError, RuntimeError, ValueError, AssertionError) as error:
-        count, channels, height, width = images_NCHW.shape
+        what = f"{len(images_NCHW)} images of {' x '.join(map(str, images_NCHW.shape[1:]))}"
+        reason, hint = first_line(error), "give them (N, C, H, W), as in training"
         if exhausted(error):
-            raise UserError(
-                f"there is not enough memory to read {count} images of {height} x {width} pixels at once; "
-                "give a smaller batch_size, or smaller images"
-            ) from error
-        raise UserError(
-            f"the network cannot read images of {channels} channels and {height} x {width} pixels "
-            f"({first_line(error)}); give them (N, C, H, W), as in training"
-        ) from error
+            reason, hint = "not enough memory", "give a smaller batch_size"
+        raise UserError(f"the network cannot read {what} ({reason}); {hint}") from error
 
 
-def _images(images: Tensor | np.ndarray, abouts: Sequence[About | None]) -> Tensor:
-    """Float (N, C, H, W), or uint8 (N, H, W, C) that every network can normalise."""
+def _as_tensor(images: object) -> Tensor:
     if isinstance(images, np.ndarray) and images.dtype.kind in "biuf":
         images = torch.from_numpy(np.ascontiguousarray(images))
     if not isinstance(images, Tensor):
-        raise UserError(
-            f"images are of type {type(images).__name__}; give a tensor or array (N, C, H, W), a batch at a time"
-        )
-    if images.is_meta:
-        raise UserError("images are on the meta device, where nothing is stored; give them on a CPU or a GPU")
+        raise UserError(f"images are a {type(images).__name__}; give a tensor or an array (N, C, H, W)")
+    return images
+
+
+def _check_arguments(
+    nets: Sequence[Ensemble], images: Tensor, images_per_pass: int, calibration: object, batch_size: int | None
+) -> None:
+    check_whole("the number of networks", len(nets))
+    check_whole("batch_size", 1 if batch_size is None else batch_size)
+    for net in nets:
+        check_multiplex(net, images_per_pass)
+    if not isinstance(calibration, Calibration | None):
+        raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
     if images.ndim != 4 or 0 in images.shape:
-        hint = "; add the first dimension with images[None]" if images.ndim == 3 else ""
-        raise UserError(f"images have shape {tuple(images.shape)}; give (N, C, H, W), none of them 0{hint}")
+        raise UserError(f"images have shape {tuple(images.shape)}; give (N, C, H, W) (images[None] for a single one)")
+    abouts = [net.about for net in nets if net.about is not None]
     if images.is_floating_point():
-        if not images.isfinite().all():
-            raise UserError("images hold NaN or infinite values; see how they were read and normalised")
-        return images
-    known = [about for about in abouts if about is not None]
-    if images.dtype != torch.uint8 or len(known) < len(abouts):
-        raise UserError(
-            f"images are of type {images.dtype}; give floats normalised as in training, or uint8 to a network that "
-            "knows its normalisation (net.about, as after mixmo.load)"
-        )
-    channels = known[0].size[0]
+        _warn_of_size(images, abouts)
+    elif images.dtype != torch.uint8 or len(abouts) < len(nets):
+        hint = "give floats normalised as in training, or uint8 to a network with net.about"
+        raise UserError(f"images are of type {images.dtype}; {hint}")
+
+
+def _warn_of_size(images_NCHW: Tensor, abouts: Sequence[About]) -> None:
+    """Most networks compute something for any size; for sizes unlike those of training it is less accurate."""
+    side, sizes = tuple(images_NCHW.shape[2:]), {about.size[1:] for about in abouts}
+    if sizes - {side}:
+        message = f"images have {side} pixels, and the network was trained on {sizes.pop()} (net.about.size)"
+        warnings.warn(f"{message}; resize them, or give uint8 images, which are resized", stacklevel=5)
+
+
+def _channels_last(images: Tensor, net: Ensemble) -> Tensor:
+    """Return uint8 images (N, H, W, C)."""
+    channels = net.about.size[0] if net.about else 0
     if images.shape[-1] == channels:
         return images
     if images.shape[1] == channels:
         return images.permute(0, 2, 3, 1)
-    raise UserError(
-        f"images have shape {tuple(images.shape)}, but this network reads {channels} channels; give (N, H, W, C) or "
-        "(N, C, H, W) with as many"
-    )
+    raise UserError(f"images have shape {tuple(images.shape)}, but the network reads {channels} channels")

@@ -1,7 +1,8 @@
-"""What a network, or an ensemble of several, says of a batch of images, and how sure it is."""
+"""Predictions for a batch of images: logits of every member, and the uncertainties that follow from them."""
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -12,105 +13,102 @@ from mixmo.utils.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Every head's logits, and what follows from them; M counts the heads of all networks.
+    """Logits of every member for a batch of images, with the probabilities and uncertainties that follow from them.
 
-    The ensemble is the mean of its members' LOGITS, as in the published scores and in everything that mixmo computes:
-    `probs` is its softmax. The mean of the members' probabilities, `members.mean(0)`, is another predictor, and for the
-    heads of a MixMo network a much less confident one. Uncertainties are in nats where they have a unit, and higher is
-    less sure.
+    The ensemble is the mean of its members' LOGITS, as in the published scores and everywhere in mixmo: `probs` is its
+    softmax. The mean of the members' probabilities, `members.mean(0)`, is another predictor, and for the heads of a
+    MixMo network a much less confident one. Uncertainties are higher where the prediction is less certain; entropies
+    are in nats. All properties are computed once, on the device of the logits.
+
+    Args:
+        logits: (M, N, K) for M members (the heads of all networks), N images, K classes.
+        calibration: What `mixmo.calibrate` fitted; `calibrated`, `sets` and `abstain` need it.
+
+    Raises:
+        UserError: If the logits are not (M, N, K) or not finite, or the calibration is for other classes.
 
     >>> import torch
-    >>> twice = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))  # two heads that contradict each other
+    >>> twice = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))  # two members that contradict each other
     >>> twice.probs.tolist(), twice.disagreement.tolist()
     ([[0.5, 0.5]], [1.0])
     """
 
-    logits: Tensor  # (M, N, K)
+    logits: Tensor
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.logits, Tensor) or self.logits.dim() != 3:
-            what = tuple(self.logits.shape) if isinstance(self.logits, Tensor) else type(self.logits).__name__
-            raise UserError(f"a prediction of logits {what}; give a tensor (members, samples, classes)")
+            raise UserError("logits have another shape; give a tensor (members, samples, classes)")
         if self.calibration is not None:
             self.calibration.check_classes(self.logits.shape[-1])
-        finite = int(self.logits.isfinite().all(-1).all(0).sum())
-        if finite < self.logits.shape[1]:  # the largest of them would pass for an answer
-            raise UserError(
-                f"the network answers NaN or infinite values to {self.logits.shape[1] - finite} of "
-                f"{self.logits.shape[1]} images, which is no answer; see whether its training diverged, and its images "
-                "are normalised as in training"
-            )
+        failed = int((~self.logits.isfinite()).any(-1).any(0).sum())
+        if failed:  # the largest of them would pass for a prediction
+            count = f"{failed} of {self.logits.shape[1]} images"
+            raise UserError(f"logits of {count} are NaN or infinite; check the images, and whether training diverged")
 
     @cached_property
     def members(self) -> Tensor:
-        """Probabilities of each member (M, N, K)."""
+        """Probabilities of each member (M, N, K): softmax of its logits."""
         return self.logits.softmax(-1)
 
     @cached_property
     def probs(self) -> Tensor:
-        """Probabilities of the ensemble (N, K)."""
+        """Probabilities of the ensemble (N, K): softmax of the mean logits."""
         return self.logits.mean(0).softmax(-1)
 
     @cached_property
     def labels(self) -> Tensor:
-        """The ensemble's answers (N,)."""
+        """Predicted classes of the ensemble (N,)."""
         return self.logits.mean(0).argmax(-1)
 
     @cached_property
     def confidence(self) -> Tensor:
-        """The probability of each answer (N,)."""
+        """Probability of each predicted class (N,): the maximum of `probs`."""
         return self.probs.amax(-1)
 
     @cached_property
     def entropy(self) -> Tensor:
-        """Entropy of `probs` (N,): all uncertainty."""
+        """Entropy of `probs` (N,), in nats: total uncertainty."""
         return self._detector("entropy")
 
     @cached_property
     def mutual_information(self) -> Tensor:
-        """Entropy of the mean of `members` less the mean of their entropies (N,): what the members dispute."""
+        """Entropy of the mean of `members` minus the mean of their entropies (N,), in nats: members disagree."""
         return self._detector("mutual_information")
 
     @cached_property
     def disagreement(self) -> Tensor:
-        """Share of pairs of members that give different answers (N,)."""
+        """Share of pairs of members that predict different classes (N,)."""
         return self._detector("disagreement")
 
     @cached_property
     def energy(self) -> Tensor:
-        """-logsumexp of the ensemble's logits (N,): high for images unlike those trained on."""
+        """Negative logsumexp of the mean logits (N,): high for images unlike those of training."""
         return self._detector("energy")
 
     @cached_property
     def calibrated(self) -> Tensor:
-        """Probabilities of the ensemble at the fitted temperature (N, K): softmax(mean logits / T)."""
-        return (self.logits.mean(0) / self._fitted.temperature).softmax(-1)
+        """Probabilities of the ensemble at the fitted temperature T (N, K): softmax(mean logits / T)."""
+        temperature: float = self._fitted("temperature")
+        return (self.logits.mean(0) / temperature).softmax(-1)
 
     @cached_property
     def sets(self) -> Tensor:
-        """Which classes are in the conformal set of each image, bool (N, K)."""
-        conformal = self._fitted.conformal
-        if conformal is None:
-            raise UserError("the calibration has no conformal sets; fit one with mixmo.calibrate")
-        return conformal.sets(self.logits.double().mean(0))
+        """Conformal prediction sets, bool (N, K): whether a class is in the set of an image."""
+        sets: Tensor = self._fitted("conformal").sets(self.logits.double().mean(0))
+        return sets
 
     @cached_property
     def abstain(self) -> Tensor:
-        """Which answers are better not given, for the fitted risk, bool (N,)."""
-        selective = self._fitted.selective
-        if selective is None:
-            raise UserError("the calibration has no abstain threshold; fit one with mixmo.calibrate(..., risk=0.05)")
-        return selective.abstain(self.logits.double().mean(0))
+        """Selective prediction, bool (N,): whether to abstain to keep the fitted selective risk."""
+        abstain: Tensor = self._fitted("selective").abstain(self.logits.double().mean(0))
+        return abstain
 
-    @property
-    def _fitted(self) -> Calibration:
-        if self.calibration is None:
-            raise UserError(
-                "this prediction is not calibrated; fit held-out logits with mixmo.calibrate(logits, labels) and give "
-                "the result to mixmo.predict(..., calibration=...)"
-            )
-        return self.calibration
+    def _fitted(self, name: str) -> Any:
+        fitted = getattr(self.calibration, name, None)
+        if fitted is None:
+            raise UserError(f"no {name} calibration was fitted; give predict what mixmo.calibrate(..., risk=0.05) fits")
+        return fitted
 
     def _detector(self, name: str) -> Tensor:
         return DETECTORS[name](self.logits).to(self.logits.dtype)

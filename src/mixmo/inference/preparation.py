@@ -1,4 +1,4 @@
-"""Image files of the user, found and read in batches: what cannot be read is told, not replaced."""
+"""Prepare images as in training: files are read in batches, uint8 images resized and cropped."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import UnidentifiedImageError
 from torch import Tensor
 
@@ -23,12 +24,12 @@ class Read(NamedTuple):
     """A batch of files."""
 
     paths: list[str]  # of those that could be read
-    images: Tensor  # uint8 (N, H, W, C), as the network sees them
-    failed: list[tuple[str, str]]  # the others, and why
+    images: Tensor  # uint8 (N, H, W, C), resized and cropped
+    failed: list[tuple[str, str]]  # the others, with the reason
 
 
 def find_images(paths: Sequence[Path]) -> Iterator[str]:
-    """Each file as it is, and the image files at any depth in each folder, sorted folder by folder; one at a time."""
+    """Yield each file, and the image files at any depth in each folder, sorted folder by folder."""
     for path in paths:
         if not path.exists():
             raise UserError(f"{path} does not exist; give image files, or folders of them")
@@ -36,16 +37,12 @@ def find_images(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read]:
-    """The images, `count` at a time, prepared as those that the network was trained on; the next are read meanwhile.
+    """Yield images `count` at a time, resized and cropped as in training; the next are read meanwhile.
 
     Threads decode them: PIL works outside the interpreter's lock. Two batches are in memory at most.
     """
     channels, height, width = about.size
-    if height != width:
-        raise UserError(
-            f"the network sees {height} x {width} pixels, and files are only cut to squares; give mixmo.predict tensors"
-        )
-    side = about.resize or height
+    side = _resized_side(about)
     left = iter(paths)
     waiting: deque[list[tuple[str, Future[np.ndarray]]]] = deque()
     with ThreadPoolExecutor(default_workers()) as pool:
@@ -62,8 +59,33 @@ def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read
                 return
 
 
+def resize_and_crop(images_NHWC: Tensor, about: About) -> Tensor:
+    """Return uint8 images in the network's size: the shorter side resized, the centre cropped, as files are.
+
+    Images that have this size already are returned unchanged.
+
+    >>> resize_and_crop(torch.zeros(2, 60, 90, 3, dtype=torch.uint8), About((3, 32, 32), (0.5,) * 3, (0.2,) * 3)).shape
+    torch.Size([2, 32, 32, 3])
+    """
+    side, (height, width) = about.size[1], images_NHWC.shape[1:3]
+    if (height, width) == about.size[1:]:
+        return images_NHWC
+    shorter, resized = min(height, width), _resized_side(about)
+    size = (resized * height // shorter, resized * width // shorter)
+    x_NCHW = F.interpolate(images_NHWC.permute(0, 3, 1, 2).float(), size, mode="bilinear", antialias=True)
+    top, left = (round((length - side) / 2) for length in size)
+    return x_NCHW[:, :, top : top + side, left : left + side].round().to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def _resized_side(about: About) -> int:
+    _, height, width = about.size
+    if height != width:
+        raise UserError(f"images are cropped to squares only, not to the network's {height} x {width}; resize them")
+    return about.resize or height
+
+
 def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> Read:
-    """The images as they were decoded."""
+    """Wait for the decoded images of a batch."""
     paths, images, failed = [], [], []
     for path, future in batch:
         try:
@@ -75,7 +97,7 @@ def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> Read:
 
 
 def _reason(path: str, error: Exception) -> str:
-    """In a few words, without the path."""
+    """Return why a file cannot be read, without its path."""
     if isinstance(error, UnidentifiedImageError):
         return "is not an image"
     text = getattr(error, "strerror", None) or first_line(error)

@@ -1,1 +1,1 @@
-"""The parts in other loops: Lightning, Hugging Face's Trainer, a DataLoader's collate function, torch-uncertainty."""
+"""MixMo in other training loops: Lightning, Hugging Face's Trainer, a DataLoader's collate_fn, torch-uncertainty."""

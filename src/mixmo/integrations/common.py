@@ -1,4 +1,4 @@
-"""A Mix in loops that have their own step counter or make their batches in worker processes."""
+"""Mixing in loops that count their own steps or make their batches in worker processes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +10,20 @@ from torch.utils.data import default_collate
 from mixmo.mixing.mixer import Mixer
 from mixmo.mixing.types import Mix
 from mixmo.models.network import Ensemble
-from mixmo.surgery.unwrap import ensemble
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.errors import UserError
 from mixmo.utils.rng import Stream
 
 
 class StepMixer:
-    """A Mixer whose draws depend on the seed and the number of the step alone.
+    """A Mixer whose random draws depend only on the seed and the step.
 
     So every loop that counts its steps trains alike, and a resumed one draws what it would have drawn:
-    `mix = step_mixer(images, labels, step, steps)`. Each of several processes gives its rank, and draws its own.
+    `mix = step_mixer(images, labels, step, steps)`.
+
+    Args:
+        mixer: The mixer.
+        seed: Seed of the draws.
     """
 
     def __init__(self, mixer: Mixer, seed: int = 0) -> None:
@@ -29,22 +33,39 @@ class StepMixer:
     def __call__(
         self, images: Tensor, labels: Tensor, step: int, steps: float, *, rank: int = 0, processes: int = 1
     ) -> Mix:
+        """Pair and mix one batch.
+
+        Args:
+            images: Normalised images (N, C, H, W).
+            labels: Labels (N,), or soft labels (N, K).
+            step: Number of the batch, from 0.
+            steps: Number of batches of the whole training; math.inf if unknown.
+            rank: Number of this process in distributed training, which has its own draws.
+            processes: Number of processes.
+
+        Returns:
+            The mixed batch for the network and `mixmo.loss`.
+
+        Raises:
+            UserError: If the batch holds no tensors, or `steps` is not positive.
+        """
         if not isinstance(images, Tensor):
-            raise UserError(
-                f"a batch holds a {type(images).__name__} for images; give pairs (images, labels) of tensors"
-            )
+            raise UserError(f"images are a {type(images).__name__}; let batches be pairs (images, labels) of tensors")
         if not steps > 0:
-            raise UserError(f"steps = {steps}; give how many there will be, math.inf where nobody knows")
+            raise UserError(f"steps = {steps}; give the number of batches, or math.inf")
         generator = Stream(self.seed, images.device).at("step", step * processes + rank)
         return self.mixer(images, labels, progress=min(1.0, step / steps), generator=generator)
 
 
 class Collate:
-    """A DataLoader's `collate_fn` that gives a Mix: `DataLoader(dataset, 64, collate_fn=Collate(mixer))`.
+    """A DataLoader's `collate_fn` that returns a Mix: `DataLoader(dataset, 64, collate_fn=Collate(mixer))`.
 
-    For loops whose batches cannot be touched on the device. It sends each image M times; where you can, call the mixer
-    on the device instead. The draws are those of the process, which a DataLoader seeds for each worker from
-    torch.manual_seed. Set `progress` as training goes on: workers see it, some batches late as they work ahead.
+    For loops whose batches cannot be changed on the device. It transfers each image M times; where possible, call the
+    mixer on the device instead. The draws are those of the process, which a DataLoader seeds for each worker from
+    torch.manual_seed. Set `progress` during training: workers read it, some batches late as they work ahead.
+
+    Args:
+        mixer: The mixer.
     """
 
     def __init__(self, mixer: Mixer) -> None:
@@ -61,17 +82,14 @@ class Collate:
         self._progress.fill_(value)
 
     def __call__(self, samples: Sequence[Any]) -> Mix:
+        """Return the mixed batch of pairs (image, label)."""
         images, labels = default_collate(list(samples))
         return self.mixer(images, labels, self.progress)
 
 
 def check_mixer(net: Ensemble, mixer: Mixer) -> None:
-    """That the network reads as many images as the mixer mixes."""
-    net = ensemble(net)
-    if not isinstance(mixer, Mixer):
-        raise UserError(f"mixer is a {type(mixer).__name__}; give a mixmo.Mixer")
-    if net.members != mixer.members:
-        raise UserError(
-            f"the network reads {net.members} images at once and the mixer mixes {mixer.members}; "
-            f"make it with members={net.members}"
-        )
+    """Raise a UserError unless the network reads as many images as the mixer mixes."""
+    net = unwrap_ensemble(net)
+    if not isinstance(mixer, Mixer) or net.members != mixer.members:
+        given = f"members={mixer.members}" if isinstance(mixer, Mixer) else f"a {type(mixer).__name__}"
+        raise UserError(f"mixer is {given}; give mixmo.Mixer(..., members={net.members}), as the network has")

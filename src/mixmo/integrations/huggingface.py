@@ -1,5 +1,7 @@
-"""Hugging Face: `MixMoTrainer(net, TrainingArguments(...), mixer=mixer, train_dataset=...)`. For Accelerate, no class
-is needed: its loops are plain ones."""
+"""Hugging Face: `MixMoTrainer(net, TrainingArguments(...), mixer=mixer, train_dataset=...)`.
+
+Accelerate needs no class: its loops are plain PyTorch.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,23 +22,33 @@ try:
 except ModuleNotFoundError as error:
     raise UserError(f"transformers cannot be imported ({first_line(error)}); pip install 'mixmo[loops]'") from error
 
-IMAGES, LABELS = "pixel_values", "labels"  # what Hugging Face's image classifiers call them
+IMAGES, LABELS = "pixel_values", "labels"  # keys of Hugging Face's image classifiers
 
 
 class MixMoTrainer(Trainer):
-    """A Trainer whose training batches are paired and mixed on the device; evaluation sees the ensemble's logits.
+    """A Trainer whose training batches are paired and mixed on the device; evaluation uses the ensemble's logits.
 
-    Samples are (image, label), or dicts with `pixel_values` and `label` or `labels`. The mixing follows `args.seed`.
+    Samples are (image, label), or dicts with `pixel_values` and `label` or `labels`. Mixing is seeded by `args.seed`.
+
+    Args:
+        model: A network of `mixmo.wrap` or `mixmo.create`.
+        args: As for `Trainer`.
+        mixer: Pairs and mixes each batch; of as many members as the network.
+        others: Further arguments of `Trainer`.
+
+    Raises:
+        UserError: If network and mixer have different members, or `args` asks for gradient checkpointing or label
+            smoothing, which are the model's and the loss's own.
     """
 
     def __init__(self, model: Ensemble, args: TrainingArguments | None = None, *, mixer: Mixer, **others: Any) -> None:
         check_mixer(model, mixer)
-        check_arguments(args)
+        _check_arguments(args)
         others.setdefault("data_collator", collate)
         super().__init__(model, args, **others)
         self.label_names = [LABELS]  # the Trainer would look for them among the arguments of `forward`
         self.step_mixer = StepMixer(mixer, self.args.seed)
-        self._place = (0, 0)  # the step under way, and the next of the batches that make it
+        self._place = (0, 0)  # the current step, and the next of its accumulated batches
 
     def compute_loss(
         self,
@@ -45,6 +57,7 @@ class MixMoTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
+        """Return the MixMo loss in training, the cross-entropy of the ensemble in evaluation."""
         images, labels = inputs[IMAGES], inputs[LABELS]
         if model.training:
             args, parts = self.args, self.args.gradient_accumulation_steps
@@ -60,26 +73,19 @@ class MixMoTrainer(Trainer):
         return (value, {"logits": logits}) if return_outputs else value
 
     def _set_signature_columns_if_needed(self) -> None:
-        """The columns of a data set that are kept: the Trainer would keep the arguments of `forward`."""
+        """Keep these columns of a data set: the Trainer would keep the arguments of `forward`."""
         self._signature_columns = [IMAGES, LABELS, "label"]  # type: ignore[assignment]
 
 
-def check_arguments(args: TrainingArguments | None) -> None:
-    """Refuses what the Trainer would do to a model of Hugging Face, and to its loss."""
+def _check_arguments(args: TrainingArguments | None) -> None:
     if args is not None and args.gradient_checkpointing:
-        raise UserError(
-            "gradient_checkpointing is the backbone's own; leave it out of the TrainingArguments, and call "
-            "net.backbone.gradient_checkpointing_enable() where it has that"
-        )
+        raise UserError("gradient_checkpointing: call net.backbone.gradient_checkpointing_enable() instead")
     if args is not None and args.label_smoothing_factor:
-        raise UserError(
-            f"label_smoothing_factor = {args.label_smoothing_factor} is not part of MixMo's loss; leave it out, and "
-            "give smoothed labels as soft targets (K numbers a sample)"
-        )
+        raise UserError("label_smoothing_factor is not part of MixMo's loss; give smoothed labels (N, K) instead")
 
 
 def collate(samples: Sequence[Mapping[str, Any] | tuple[Any, Any]]) -> dict[str, Tensor]:
-    """A batch of pairs, or of dicts whose label may be called `label`."""
+    """Return a batch of pairs, or of dicts whose label may be called `label`."""
     if isinstance(samples[0], Mapping):
         if IMAGES not in samples[0] or not {LABELS, "label"} & samples[0].keys():
             raise UserError(f"a sample has {', '.join(samples[0])}; it needs {IMAGES}, and label or {LABELS}")

@@ -23,12 +23,19 @@ PREDICTED = ("logits", "probs", "labels", "entropy", "mutual_information")
 
 
 class MixMoModule(LightningModule):
-    """Trains and evaluates a network with M members on batches (images, labels); predicts on images.
+    """Train and evaluate a network with M members on batches (images, labels); predict on images.
 
-    net: from `mixmo.wrap` or `mixmo.create`.
-    mixer: pairs and mixes each batch, on its device.
-    optimizer: from the parameters to what Lightning's `configure_optimizers` may return, say
-        `lambda parameters: torch.optim.AdamW(parameters, 1e-3)`.
+    It logs `train_loss`, `val_nll`, `val_top1`, `test_nll` and `test_top1`.
+
+    Args:
+        net: A network of `mixmo.wrap` or `mixmo.create`.
+        mixer: Pairs and mixes each batch, on its device; of as many members as the network.
+        optimizer: From the parameters to what Lightning's `configure_optimizers` may return, such as
+            `lambda parameters: torch.optim.AdamW(parameters, 1e-3)`.
+        seed: Seed of the mixing.
+
+    Raises:
+        UserError: If network and mixer have different members.
     """
 
     def __init__(
@@ -41,33 +48,37 @@ class MixMoModule(LightningModule):
         self.optimizer = optimizer
 
     def forward(self, images: Tensor) -> Tensor:
-        """The ensemble's logits (N, K)."""
+        """Return the ensemble's logits (N, K)."""
         logits: Tensor = self.net(images)
         return logits
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the MixMo loss of a mixed batch."""
         images, labels = batch
         trainer = self.trainer
-        step = trainer.fit_loop.epoch_loop.total_batch_idx  # batches, of which several may make an optimiser's step
+        step = trainer.fit_loop.epoch_loop.total_batch_idx  # batches, several of which may make an optimiser step
         steps = trainer.estimated_stepping_batches * trainer.accumulate_grad_batches
-        steps = steps if steps > 0 else math.inf  # Lightning says -1 of a stream that does not know its length
+        steps = steps if steps > 0 else math.inf  # -1 for a stream of unknown length
         mix = self.mixer(images, labels, step, steps, rank=self.global_rank, processes=trainer.world_size)
         value = loss(self.net(mix), mix)
         self.log("train_loss", value, batch_size=len(images))
         return value
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Log NLL and Top1 of the ensemble."""
         self._score("val", *batch)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Log NLL and Top1 of the ensemble."""
         self._score("test", *batch)
 
     def predict_step(self, batch: Tensor | tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """Of images, or of the images of a batch with labels: what is in a `Prediction`, as Lightning can gather it."""
+        """Return fields of the `Prediction` for images, or for a batch (images, labels), which Lightning can gather."""
         prediction = predict(self.net, batch if isinstance(batch, Tensor) else batch[0])
         return {name: getattr(prediction, name) for name in PREDICTED}
 
     def configure_optimizers(self) -> Any:
+        """Return what `optimizer` makes of the parameters."""
         return self.optimizer(self.net.parameters())
 
     def _score(self, part: str, images: Tensor, labels: Tensor) -> None:

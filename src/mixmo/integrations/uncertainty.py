@@ -1,4 +1,4 @@
-"""torch-uncertainty: its routines and metrics take an ensemble's members in their own layouts."""
+"""torch-uncertainty: members in the layouts of its routines and metrics."""
 
 from torch import Tensor, nn
 
@@ -6,10 +6,13 @@ from mixmo.models.network import Ensemble
 
 
 class Estimators(nn.Module):
-    """The members as torch-uncertainty's routines read an ensemble: logits (M N, K), all samples of a member together.
+    """A network as torch-uncertainty's routines read an ensemble: logits (M N, K), all samples of a member together.
 
     `ClassificationRoutine(Estimators(net), num_classes=K, loss=None, is_ensemble=True)` then evaluates it. The routine
-    averages the members' probabilities, where the scores of this package average their logits.
+    averages the members' probabilities, where mixmo averages their logits.
+
+    Args:
+        net: A network with M members.
     """
 
     def __init__(self, net: Ensemble) -> None:
@@ -17,10 +20,19 @@ class Estimators(nn.Module):
         self.net = net
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
+        """Return logits (M N, K)."""
         return self.net.each(images_NCHW).flatten(0, 1)
 
 
 def by_sample(members_MNK: Tensor) -> Tensor:
-    """The members as its ensemble metrics (Disagreement, MutualInformation, ...) read them: (N, M, K), say
-    `MutualInformation()(by_sample(prediction.members))`."""
+    """Return members as its ensemble metrics (Disagreement, MutualInformation, ...) read them.
+
+    Example: `MutualInformation()(by_sample(prediction.members))`.
+
+    Args:
+        members_MNK: Probabilities or logits of each member.
+
+    Returns:
+        The same as (N, M, K).
+    """
     return members_MNK.transpose(0, 1)

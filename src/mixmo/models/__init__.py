@@ -2,16 +2,14 @@
 
 import re
 
+from mixmo.models import preact_resnet, resnet, wrn
 from mixmo.models.cost import multiply_adds, parameters, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
-from mixmo.models.preact_resnet import preactresnet
-from mixmo.models.resnet import resnet
-from mixmo.models.wrn import wrn
 from mixmo.utils.errors import UserError, check_whole, unknown
 
 __all__ = ["FAMILIES", "Ensemble", "Network", "Parts", "create", "multiply_adds", "parameters", "training_bytes"]
 
-FAMILIES = {"wrn": wrn, "preactresnet": preactresnet, "resnet": resnet}
+FAMILIES = {"wrn": wrn.wrn, "preactresnet": preact_resnet.preactresnet, "resnet": resnet.resnet}
 
 
 def create(

@@ -1,4 +1,4 @@
-"""At test time one image enters all encoders, and their sum is linear: it is one convolution (paper, section 3.4)."""
+"""Fold M encoders into one: at test time all read the same image, and their sum is linear (paper, section 3.4)."""
 
 import copy
 from contextlib import suppress
@@ -9,63 +9,73 @@ from torch import Tensor, nn
 
 from mixmo.models.network import Ensemble, Network
 from mixmo.surgery.find import replace
-from mixmo.surgery.probe import at_rest, close, input_size, relative, sample
+from mixmo.surgery.probe import close, frozen, input_size, random_images, relative
 from mixmo.surgery.sharing import summed
-from mixmo.surgery.unwrap import bare
+from mixmo.surgery.unwrap import unwrap
 from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
 
 E = TypeVar("E", bound=Ensemble)
-NONLINEAR = "it is not linear in its weights (weight-standardised, or with an activation); use the network as it is"
 
 
 def fold(net: E) -> E:
-    """A copy with one encoder in the place of M, and the same answers to an image: an ordinary network with M heads.
+    """Return a copy with one encoder in place of M and the same predictions: an ordinary network with M heads.
 
-    It reads one image at a time (`members` is 1, `answers` still M). Refused, with the reason, for what is not linear
-    in the encoders' weights; such a network predicts as it is.
+    The encoders' sum for one image, sum_m c_m(x), is a single convolution with the summed weights. The result reads one
+    image per pass (`members` is 1, `answers` still M), cannot be trained further, and is checked against `net`.
+
+    Args:
+        net: A network of `mixmo.create` or `mixmo.wrap`; it is left unchanged.
+
+    Returns:
+        The folded copy, of the same class.
+
+    Raises:
+        UserError: If `net` has no members, or its encoders are not linear in their weights (weight-standardised, with
+            an activation, concatenated). Such a network predicts as it is.
 
     >>> from mixmo.models import create
     >>> net, x = create("wrn10_1", classes=10, members=3).eval(), torch.randn(4, 3, 8, 8)
     >>> torch.allclose(net.each(x), fold(net).each(x), atol=1e-5)
     True
     """
-    net = bare(net)
-    if not isinstance(net, Network | Wrapped):
-        raise UserError(f"a {type(net).__name__} cannot be folded; only networks of mixmo.create and mixmo.wrap can")
+    net = unwrap(net)
+    _check_foldable(net)
     folded = copy.deepcopy(net)
     if net.members > 1:
-        _fold_network(folded) if isinstance(folded, Network) else _fold_wrapped(folded)
+        if isinstance(folded, Network):
+            folded.encoders = nn.ModuleList([summed(list(folded.encoders), net.members / len(folded.encoders))])
+        elif isinstance(folded, Wrapped):
+            for name in folded.stems:
+                replace(folded.backbone, name, summed(list(folded.encoders_at(name).copies)))
         folded.members = 1
-        _verify(net, folded, sample(net, input_size(net)))
+        _verify(net, folded, random_images(net, input_size(net)))
     return folded
 
 
-def _fold_network(net: Network) -> None:
-    if net.concat:
-        raise UserError("encodings that are concatenated cannot be folded into one; use the network as it is")
-    net.encoders = nn.ModuleList([summed(list(net.encoders), net.members / len(net.encoders))])
+def _check_foldable(net: object) -> None:
+    if not isinstance(net, Network | Wrapped):
+        raise UserError(f"a {type(net).__name__} cannot be folded; give a network of mixmo.create or mixmo.wrap")
+    if net.members == 1:
+        return
+    if isinstance(net, Network):
+        nonlinear = "a network of concatenated encodings" if net.concat else None
+    else:
+        nonlinear = next((f"stem '{name}'" for name in net.stems if not net.encoders_at(name).linear), None)
+    if nonlinear:
+        raise _not_linear(nonlinear)
 
 
-def _fold_wrapped(net: Wrapped) -> None:
-    for name in net.stems:
-        encoders = net.encoders_at(name)
-        if not encoders.linear:
-            raise UserError(f"stem '{name}' cannot be folded: {NONLINEAR}")
-        replace(net.backbone, name, summed(list(encoders.copies)))
+def _not_linear(what: str) -> UserError:
+    return UserError(f"{what} cannot be folded: it is not linear in its weights; use the network as it is")
 
 
 def _verify(net: Ensemble, folded: Ensemble, images: Tensor) -> None:
-    with at_rest(net, folded), torch.no_grad():
-        expected, got = net.each(images), folded.each(images)
-    if not expected.isfinite().all():
-        raise UserError("the network answers NaN or infinite values; see whether its training diverged")
-    if not close(got, expected):
+    with frozen(net, folded), torch.no_grad():
+        expected, logits = net.each(images), folded.each(images)
+    if not close(logits, expected):
         if images.dtype != torch.float64:
-            with suppress(UserError, RuntimeError):  # where rounding is blown up, float64 tells
+            with suppress(UserError, RuntimeError):  # where rounding errors grow too large, float64 decides
                 fold(copy.deepcopy(net).double())
                 return
-        difference = relative(got, expected)
-        raise UserError(
-            f"the encoders cannot be folded (answers differ by {difference:.1g} of their size): {NONLINEAR}"
-        )
+        raise _not_linear(f"the encoder (outputs differ by {relative(logits, expected):.1g} of their size)")

@@ -1,4 +1,4 @@
-"""What stands in for a backbone's first and last layers: M encoders with the mixing block, M heads."""
+"""What replaces a backbone's first and last layers: M encoders with the mixing block, M heads."""
 
 import traceback
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from mixmo.mixing.block import mixing_block
 from mixmo.models.network import Ensemble
 from mixmo.utils.errors import UserError
 
-STOP = torch.empty(1)  # do not encode: hand back what would be encoded
+STOP = torch.empty(1)  # do not encode: raise Reached with what would be encoded
 
 
 class Reached(Exception):  # noqa: N818
-    """The backbone came as far as its stem; carries what the stem would have encoded."""
+    """The backbone has reached its stem; carries what the stem would have encoded."""
 
     def __init__(self, image: Tensor) -> None:
         self.image = image
 
 
 class Copies(nn.Module):
-    """M layers in the place of one. What the backbone asks about the layer that was there, the first one answers."""
+    """M layers in place of one. Attributes that the backbone reads from the replaced layer are those of the first."""
 
     def __init__(self, copies: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Copies(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "copies" or name.startswith("__"):  # not there yet; how to copy or pickle it is its own affair
+            if name == "copies" or name.startswith("__"):  # not there yet; and how to copy or pickle is not delegated
                 raise
             return getattr(self.copies[0], name)
 
@@ -40,11 +40,14 @@ class Copies(nn.Module):
 class Encoders(Copies):
     """M stems and the mixing block.
 
-    A backbone's own forward hands its stem one image. The images of the other members and the mixing map are buffers
-    that `torch.func.functional_call` replaces for one call: the backbone needs no change and nothing is kept.
+    A backbone's own forward gives its stem one image. The images of the other members and the mixing map are buffers
+    that `torch.func.functional_call` replaces for one call: the backbone is unchanged and nothing is kept.
 
-    linear: in the stems' weights, which then share out one stem's; else each is a whole one, and they are averaged.
-    layout: of the encoded features: NCHW, NHWC or NLC (tokens, row by row).
+    Args:
+        copies: One stem per member.
+        layout: Of the encoded features: NCHW, NHWC or NLC (tokens, row by row).
+        linear: Whether the stems are linear in their weights. Then these sum to one stem's; else the outputs are
+            averaged.
     """
 
     others: Tensor
@@ -64,10 +67,8 @@ class Encoders(Copies):
             raise Reached(image)
         if self.others.dim() > 1:
             if self.others.shape[1:] != image.shape:
-                raise UserError(
-                    f"the backbone turned images of {tuple(self.others.shape[3:])} pixels into "
-                    f"{tuple(image.shape[2:])} before its stem; give images of a size that it takes as they are"
-                )
+                sides = f"{tuple(self.others.shape[3:])} to {tuple(image.shape[2:])}"
+                raise UserError(f"the backbone resizes images from {sides} before its stem; give them in its own size")
             images = [image, *self.others.unbind(0)]
         else:
             if len(self.copies) > 1 and called_again():
@@ -83,9 +84,13 @@ class Encoders(Copies):
 
 
 class Heads(Copies):
-    """M heads, their answers side by side along the classes.
+    """M heads, their outputs side by side along the classes.
 
-    follows: it comes after other heads, as a normalisation of answers does, and each copy reads its member's answers.
+    Args:
+        copies: One head per member.
+        dim: The dimension of the classes in the output.
+        follows: Whether it comes after other heads, as a normalisation of logits does; then each copy reads its
+            member's logits.
     """
 
     def __init__(self, copies: Sequence[nn.Module], dim: int, follows: bool) -> None:
@@ -100,27 +105,25 @@ class Heads(Copies):
 
 
 def called_again() -> bool:
-    """Whether the backward pass calls a stem by itself, and no network around it that would give it its images.
+    """Return whether the backward pass calls a stem outside of any network that would give it its images.
 
     torch.utils.checkpoint does. Switched on after `wrap`, it would differentiate another function than was computed.
     """
-    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:  # as checkpointing itself asks
+    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:  # as checkpointing itself tests
         return False
     return not any(isinstance(frame.f_locals.get("self"), Ensemble) for frame, _ in traceback.walk_stack(None))
 
 
 def recomputed(stem: str) -> UserError:
-    """For a stem whose second call, in the backward pass, would no longer find the images of the other members."""
-    return UserError(
-        f"the model computes {stem} again in the backward pass (torch.utils.checkpoint); let activation "
-        "checkpointing begin behind it, or switch it off"
-    )
+    """Return the error for a stem whose second call, in the backward pass, would lack the other members' images."""
+    hint = "let activation checkpointing begin behind it, or switch it off"
+    return UserError(f"the model computes {stem} again in the backward pass (torch.utils.checkpoint); {hint}")
 
 
 def to_maps(encoded: Tensor, layout: str, coefficients: Tensor) -> Tensor:
-    """A view of the encoded features as maps (N, C, h, w), where the coefficients are (M, N, 1, h, w).
+    """Return a view of the encoded features as maps (N, C, h, w), where the coefficients are (M, N, 1, h, w).
 
-    Tokens do not say how many of them make a row: the mixing map's sides do.
+    How many tokens make a row follows from the sides of the mixing map.
 
     >>> to_maps(torch.empty(2, 6, 5), "NLC", torch.empty(2, 2, 1, 4, 6)).shape
     torch.Size([2, 5, 2, 3])
@@ -132,15 +135,12 @@ def to_maps(encoded: Tensor, layout: str, coefficients: Tensor) -> Tensor:
     length, (h, w) = encoded.shape[1], coefficients.shape[-2:]
     rows = 1 if h == w == 1 else round((length * h / w) ** 0.5)
     if length % rows:
-        raise UserError(
-            f"the stem's {length} tokens make no grid of the proportions of a mask of {h} x {w}; give the Mixer "
-            "stride=net.stride, and images of a size that the model takes"
-        )
+        raise UserError(f"{length} tokens do not fit a mask of {h} x {w}; give the Mixer stride=net.stride")
     return encoded.transpose(1, 2).reshape(len(encoded), -1, rows, length // rows)
 
 
 def from_maps(maps: Tensor, layout: str) -> Tensor:
-    """What `to_maps` was given."""
+    """Return the features that `to_maps` was given."""
     if layout == "NCHW":
         return maps
     if layout == "NHWC":

@@ -1,6 +1,5 @@
-"""Runs a classifier on a small batch, to see what it takes and what it answers."""
+"""Run a classifier on two random images to learn which images it takes and what it outputs."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, product
@@ -11,17 +10,16 @@ from torch import Tensor, nn
 
 from mixmo.models.network import Ensemble, Network, channels
 from mixmo.surgery.wrapped import logits_of
-from mixmo.utils import memory
 from mixmo.utils.errors import UserError
 from mixmo.utils.eval_mode import evaluating
 
 Size = tuple[int, int, int]  # C, H, W
 CIFAR = 32
-SIDES = (64, 32, 224, 299, 28, 128, 256, 16, 8)  # tried for a model that does not say
+SIDES = (64, 32, 224, 299, 28, 128, 256, 16, 8)  # tried for a model that declares none
 
 
 class Trial(NamedTuple):
-    """Images that a model takes, and its answer to them."""
+    """Images that a model takes, and its logits for them."""
 
     images: Tensor  # (2, C, H, W): one would be lost to a model that squeezes
     logits: Tensor  # (2, K)
@@ -32,8 +30,8 @@ class Trial(NamedTuple):
 
 
 @contextmanager
-def at_rest(*models: nn.Module) -> Iterator[None]:
-    """In evaluation mode, parameters without gradients; every flag is put back after."""
+def frozen(*models: nn.Module) -> Iterator[None]:
+    """Put models in eval mode without parameter gradients; restore every flag at the end."""
     wanted = [(parameter, parameter.requires_grad) for model in models for parameter in model.parameters()]
     with evaluating(*models):
         try:
@@ -45,71 +43,64 @@ def at_rest(*models: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(flag)
 
 
-def try_out(model: nn.Module, size: Size | None) -> Trial:
-    """Images the model takes: of the given size, else of one it declares, else of a common one."""
+def run_trial(model: nn.Module, size: Size | None) -> Trial:
+    """Run the model on images of the given size, else of one that it declares, else of a common one."""
     first, problem = None, "nothing to run"
     for shape in [size] if size else list(dict.fromkeys(chain(_declared(model), _common(model)))):
-        images = sample(model, shape)
+        images = random_images(model, shape)
         try:
             with torch.no_grad():
                 output = model(images.clone())
-        except Exception as error:  # whatever a foreign model says about a size it does not take
+        except Exception as error:  # whatever a model raises for a size that it does not take
             first = first or shape
             problem = f"{shape}: {str(error) or type(error).__name__}" if shape == first else problem
             continue
         logits = logits_of(output)
-        if logits.dim() != 2 or len(logits) != 2:
-            raise UserError(
-                f"the model answers 2 images of {shape} with {tuple(logits.shape)}; a classifier gives (2, K)"
-            )
-        if logits.shape[1] < 2:
-            raise UserError("the model gives one number an image; MixMo needs a classifier, with an answer a class")
+        if logits.dim() != 2 or len(logits) != 2 or logits.shape[1] < 2:
+            raise UserError(f"the model outputs {tuple(logits.shape)} for 2 images; a classifier gives (2, classes)")
         if not logits.isfinite().all():
-            raise UserError("the model answers NaN or infinity to random images; check its weights")
+            raise UserError("the model outputs NaN or infinity for random images; check its weights")
         return Trial(images, logits)
-    said = " ".join(problem.split())[:200]
-    raise UserError(f"the model takes no image of a size tried; give size=(C, H, W) (it said, for {said})")
+    problem = " ".join(problem.split())[:200]
+    raise UserError(f"the model takes no image of the sizes tried; give size=(C, H, W) (for {problem})")
 
 
 def check_size(size: Size | None) -> None:
-    """Refuses what is no size of an image."""
-    if size is None:
-        return
+    """Raise a UserError unless it is (channels, height, width) or None."""
     sides = tuple(size) if isinstance(size, Sequence) else ()
-    if len(sides) != 3 or any(type(side) is not int or side < 1 for side in sides):
+    if size is not None and (len(sides) != 3 or any(type(side) is not int or side < 1 for side in sides)):
         raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
 
 
 def input_size(net: Ensemble) -> Size:
-    """Of images that a network takes, as it knows it; a `Network` takes any size, and is shown CIFAR's."""
+    """Return the size of images that a network declares; a `Network` takes any, and gets CIFAR's."""
     known: Size | None = getattr(net, "size", None)
     if known is not None:
         return known
     if isinstance(net, Network) and (reads := channels(net)):
         return (reads, CIFAR, CIFAR)
-    raise UserError("the size of the images is not known; give `size=(channels, height, width)`")
+    raise UserError("the size of the images is not known; give size=(channels, height, width)")
 
 
-def sample(model: nn.Module, size: Size) -> Tensor:
-    """Two random images, on the model's device and in its precision; the same at each call."""
+def random_images(model: nn.Module, size: Size) -> Tensor:
+    """Return two random images, on the model's device and in its precision; the same at each call."""
     generator = torch.Generator().manual_seed(0)
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(()))
-    memory.check(8 * math.prod(size), like.device, f"two images of {size}", "give a smaller size")
     return torch.randn(2, *size, generator=generator, device="cpu").to(like.device, like.dtype)
 
 
 def close(a: Tensor, b: Tensor) -> bool:
-    """Up to what rounding makes of it in a deep network."""
+    """Return whether two outputs are equal up to what a deep network makes of rounding."""
     return relative(a, b) <= max(1e-3, 8 * torch.finfo(b.dtype).eps)
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """The largest difference, relative to the largest value."""
+    """Return the largest difference relative to the largest value."""
     return ((a - b).abs().max() / b.abs().max().clamp_min(1e-3)).item()
 
 
 def _declared(model: nn.Module) -> Iterator[Size]:
-    """Sizes that models of timm, torchvision, transformers and pytorchcv say they are for."""
+    """Sizes that models of timm, torchvision, transformers and pytorchcv declare."""
     for module in [model, *model.children()]:
         for name in ("img_size", "image_size", "in_size", "input_size"):
             side = getattr(module, name, None) or getattr(getattr(module, "config", None), name, None)
@@ -130,6 +121,6 @@ def _common(model: nn.Module) -> Iterator[Size]:
 
 
 def _channels(model: nn.Module) -> list[int]:
-    """Of the first convolution there is, then the usual ones."""
+    """Those of the first convolution, then the usual ones."""
     first = [layer.in_channels for layer in model.modules() if isinstance(layer, nn.Conv2d)][:1]
     return list(dict.fromkeys([*first, 3, 1]))

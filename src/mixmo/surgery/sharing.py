@@ -1,4 +1,4 @@
-"""How weights are shared out among M layers whose outputs are summed, and put together again."""
+"""Weights shared out among M layers whose outputs are summed, and summed up again."""
 
 import copy
 from collections.abc import Sequence
@@ -6,34 +6,31 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mixmo.utils import memory
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError, check_number
 
-APART = 0.5  # docs/finetune.md compares
+DIVERSITY = 0.5  # docs/finetune.md compares
 SLIGHT = 2e-4  # of the weights, where deviations cancel only to first order
 
 
-def check_apart(apart: float) -> None:
-    """Refuses what is no distance between members."""
-    check_number("apart", apart)
-    if not 0 <= apart <= 1:
-        raise UserError(f"apart = {apart!r}; give a number from 0, members alike, to 1, each with channels of its own")
+def check_diversity(diversity: float) -> None:
+    """Raise a UserError unless it is a number from 0 to 1."""
+    check_number("diversity", diversity)
+    if not 0 <= diversity <= 1:
+        raise UserError(f"diversity = {diversity}; give a number from 0 (identical members) to 1 (disjoint channels)")
 
 
 def repeated(layers: Sequence[nn.Module], count: int) -> list[nn.Module]:
-    """`count` copies of the given layers, taken in turn."""
-    device = next((parameter.device for parameter in layers[0].parameters()), torch.device("cpu"))
-    memory.check(count * memory.weights(layers[0]), device, f"the layers of {count} members", "take fewer")
+    """Return `count` copies of the layers, taken in turn."""
     return [copy.deepcopy(layers[m % len(layers)]) for m in range(count)]
 
 
-def spread(layers: Sequence[nn.Module], members: int, apart: float = APART) -> list[nn.Module]:
-    """`members` layers whose weights sum to what the given ones' sum to, each with channels that are mostly its own.
+def spread(layers: Sequence[nn.Module], members: int, diversity: float = DIVERSITY) -> list[nn.Module]:
+    """Return `members` layers whose weights have the same sum as those given.
 
-    A member that was there keeps its deviation from the mean, a new one gets that of a member that was there. Members
-    that start alike stay alike, so new ones share out the channels: each is weaker by `apart` in all of them but one,
-    and as much stronger in that one.
+    An existing member keeps its deviation from the mean, a new one gets that of an existing one. Members that start
+    identical stay identical, so new ones share out the channels: each is weaker by `diversity` in all of them but its
+    own, and stronger there by as much.
 
     >>> layer = nn.Conv2d(3, 8, 3)
     >>> a, b = spread([layer], members=2)
@@ -44,14 +41,14 @@ def spread(layers: Sequence[nn.Module], members: int, apart: float = APART) -> l
     if members == len(layers):
         return result
     channels = max((len(parameter) for parameter in layers[0].parameters() if parameter.dim() > 1), default=0)
-    strength_MC = _strengths(channels, members, len(layers), apart)
+    strength_MC = _strengths(channels, members, len(layers), diversity)
     with torch.no_grad():
         for name, parameter in layers[0].named_parameters():
             given = torch.stack([layer.get_parameter(name) for layer in layers])
             deviation = given[[m % len(layers) for m in range(members)]]
             deviation -= deviation.mean(0)
             shares = (given.sum(0) / members).expand_as(deviation)
-            if parameter.dim() > 1:  # a bias has no part in telling the members apart
+            if parameter.dim() > 1:  # biases do not make members diverse
                 strength = strength_MC[:, : len(parameter)].to(shares)
                 shares = shares * strength.view(members, -1, *[1] * (parameter.dim() - 1))
             for new, part in zip(result, shares + deviation, strict=True):
@@ -60,27 +57,27 @@ def spread(layers: Sequence[nn.Module], members: int, apart: float = APART) -> l
 
 
 @on_cpu
-def _strengths(channels: int, members: int, origins: int, apart: float) -> Tensor:
-    """How strong each channel is in each member (M, C), one on average; those that were there differ as they did.
+def _strengths(channels: int, members: int, origins: int, diversity: float) -> Tensor:
+    """Return the strength of each channel in each member (M, C), one on average; existing members keep theirs.
 
-    >>> _strengths(1, members=2, origins=1, apart=0.5).T
+    >>> _strengths(1, members=2, origins=1, diversity=0.5).T
     tensor([[1.5000, 0.5000]], dtype=torch.float64)
-    >>> _strengths(1, members=3, origins=2, apart=0.6).T
+    >>> _strengths(1, members=3, origins=2, diversity=0.6).T
     tensor([[0.8000, 0.8000, 1.4000]], dtype=torch.float64)
     """
-    first = 0 if origins == 1 else origins  # of the members that need to be set apart
+    first = 0 if origins == 1 else origins  # of the members that need to become diverse
     owners = max(2, members - first)
     owner_C = torch.randperm(channels) % owners
     strength_MC = torch.zeros(members, channels, dtype=torch.float64)
-    strength_MC[first:] = apart * (owners * (owner_C == torch.arange(max(0, members - first))[:, None]) - 1)
+    strength_MC[first:] = diversity * (owners * (owner_C == torch.arange(max(0, members - first))[:, None]) - 1)
     return 1 + strength_MC - strength_MC.mean(0)
 
 
 def split(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """Two layers whose weights sum to the given one's and are far from proportional to them.
+    """Return two layers whose weights sum to the given one's and are far from proportional to them.
 
-    Their outputs sum to its output where that is linear in the weights. Nothing is drawn: what a layer is found to be
-    depends neither on `apart` nor on luck.
+    Their outputs sum to its output where that is linear in the weights. Nothing is random: whether a layer is found to
+    be linear depends neither on `diversity` nor on a seed.
     """
     one, other = copy.deepcopy(layer), copy.deepcopy(layer)
     with torch.no_grad():
@@ -91,8 +88,8 @@ def split(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
     return one, other
 
 
-def perturbed(layer: nn.Module, members: int, apart: float) -> list[nn.Module]:
-    """`members` copies of a layer that is not linear in its weights; their mean is the layer up to rounding.
+def perturbed(layer: nn.Module, members: int, diversity: float) -> list[nn.Module]:
+    """Return `members` copies of a layer that is not linear in its weights; their mean is the layer up to rounding.
 
     Deviations that cancel among the weights cancel only to first order in the outputs, so they are slight.
     """
@@ -101,7 +98,7 @@ def perturbed(layer: nn.Module, members: int, apart: float) -> list[nn.Module]:
         for name, parameter in layer.named_parameters():
             if parameter.dim() > 1:
                 deviation = torch.randn(members, *parameter.shape, device=parameter.device, dtype=parameter.dtype)
-                deviation *= apart * SLIGHT * parameter.square().mean().sqrt()
+                deviation *= diversity * SLIGHT * parameter.square().mean().sqrt()
                 deviation -= deviation.mean(0)
                 for new, part in zip(result, deviation, strict=True):
                     new.get_parameter(name).add_(part)
@@ -109,7 +106,7 @@ def perturbed(layer: nn.Module, members: int, apart: float) -> list[nn.Module]:
 
 
 def summed(layers: Sequence[nn.Module], factor: float = 1.0) -> nn.Module:
-    """One layer whose weights are the sum of the given ones', times `factor`.
+    """Return one layer whose weights are the sum of the given ones', times `factor`.
 
     >>> a, b = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
     >>> x = torch.randn(1, 3, 8, 8)

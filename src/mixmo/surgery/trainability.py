@@ -1,4 +1,4 @@
-"""Models that run otherwise in training: with auxiliary heads, or with layers computed a second time."""
+"""Models that run differently in training: with auxiliary heads, or with layers that are computed a second time."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,30 +16,28 @@ from mixmo.utils.errors import UserError
 from mixmo.utils.eval_mode import modes_kept
 
 
-def check_training(model: nn.Module, trial: Trial, stems: Sequence[str], chosen: bool) -> None:
-    """Refuses stems that the backward pass calls, and several answers, unless the head was chosen.
+def make_trainable(model: nn.Module, trial: Trial, stems: Sequence[str], head_given: bool) -> None:
+    """Reject stems that the backward pass recomputes, and auxiliary heads unless the head was given.
 
-    Then what is not behind it is frozen: parameters without a part in the loss would stop distributed training.
+    Parameters of the auxiliary heads are then frozen: without a part in the loss they would stop distributed training.
     """
     layers = leaves(model)
-    with _training(model):
+    with _train_mode(model):
         try:
             with torch.enable_grad():
                 images = trial.images.clone().requires_grad_()
                 output, seen = calls(model, layers, images.clone())
         except Exception:  # a model that does not train on two images trains on more
             return
-        _check_called_once(model, stems, output, images)
-        others = _others(output)
+        _check_computed_once(model, stems, output, images)
+        others = _auxiliary(output)
         if not others:
             return
-        counts = {answer.shape[-1] for answer in (logits_of(output), *others) if answer.dim()}
-        heads = [call.name for call in seen if any(class_dim(layers[call.name], call.output, k) for k in counts)]
-        if not chosen:
-            raise UserError(
-                f"the model gives several answers in training, by {', '.join(dict.fromkeys(heads))}; name the head "
-                "that MixMo shall train by head=, or build the model without the others"
-            )
+        if not head_given:
+            counts = {logits.shape[-1] for logits in (logits_of(output), *others) if logits.dim()}
+            heads = [call.name for call in seen if any(class_dim(layers[call.name], call.output, k) for k in counts)]
+            names = ", ".join(dict.fromkeys(heads))
+            raise UserError(f"the model has several outputs in training, by {names}; name the head to train by head=")
         wanted = [p for p in model.parameters() if p.requires_grad]
         used = torch.autograd.grad(logits_of(output).sum(), wanted, allow_unused=True)
         for parameter, gradient in zip(wanted, used, strict=True):
@@ -47,8 +45,8 @@ def check_training(model: nn.Module, trial: Trial, stems: Sequence[str], chosen:
 
 
 @contextmanager
-def _training(model: nn.Module) -> Iterator[None]:
-    """In training mode; modes and batch statistics are put back after."""
+def _train_mode(model: nn.Module) -> Iterator[None]:
+    """Switch to training mode; restore modes and batch statistics at the end."""
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with modes_kept(model):
         model.train()
@@ -61,13 +59,13 @@ def _training(model: nn.Module) -> Iterator[None]:
                         buffer.copy_(kept[name])
 
 
-def _check_called_once(model: nn.Module, stems: Sequence[str], output: Any, images: Tensor) -> None:
+def _check_computed_once(model: nn.Module, stems: Sequence[str], output: Any, images: Tensor) -> None:
     again: list[str] = []
     handles = [
         model.get_submodule(stem).register_forward_hook(lambda *_, stem=stem: again.append(stem)) for stem in stems
     ]
     try:
-        # No gradient, or none apart: then a checkpoint is reentrant, and find_stems saw it.
+        # No gradient, or none separately: then a checkpoint is reentrant, and find_stems saw it.
         with suppress(RuntimeError):
             torch.autograd.grad(logits_of(output).sum(), images, retain_graph=True, allow_unused=True)
     finally:
@@ -77,15 +75,15 @@ def _check_called_once(model: nn.Module, stems: Sequence[str], output: Any, imag
         raise recomputed(f"'{again[0]}'")
 
 
-def _others(output: Any) -> list[Tensor]:
-    """What a model returns beside its logits; not the features that they are made of."""
+def _auxiliary(output: Any) -> list[Tensor]:
+    """Return what a model outputs beside its logits, without the features that they are computed from."""
     logits = logits_of(output)
     values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else [output]
     others = [value for value in values if isinstance(value, Tensor) and value is not logits]
-    return [value for value in others if not _leads(value, logits)]
+    return [value for value in others if not _precedes(value, logits)]
 
 
-def _leads(features: Tensor, logits: Tensor) -> bool:
+def _precedes(features: Tensor, logits: Tensor) -> bool:
     if not (features.requires_grad and logits.requires_grad):
         return False
     return torch.autograd.grad(logits.sum(), features, retain_graph=True, allow_unused=True)[0] is not None

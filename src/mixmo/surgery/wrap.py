@@ -8,14 +8,12 @@ from torch import nn
 
 from mixmo.surgery.find import Stem, find_heads, find_stems, replace
 from mixmo.surgery.layers import Encoders, Heads
-from mixmo.surgery.probe import Size, Trial, at_rest, check_size, close, try_out
-from mixmo.surgery.sharing import APART, check_apart, perturbed, repeated, split, spread
-from mixmo.surgery.trainability import check_training
-from mixmo.surgery.unwrap import bare, check_model, duplicate
+from mixmo.surgery.probe import Size, Trial, check_size, close, frozen, run_trial
+from mixmo.surgery.sharing import DIVERSITY, check_diversity, perturbed, repeated, split, spread
+from mixmo.surgery.trainability import make_trainable
+from mixmo.surgery.unwrap import check_model, copy_model, unwrap
 from mixmo.surgery.wrapped import Wrapped
-from mixmo.utils.errors import UserError, check_members
-
-__all__ = ["Wrapped", "wrap"]
+from mixmo.utils.errors import UserError, check_whole
 
 
 @torch.inference_mode(False)  # the stem is found by gradients
@@ -26,42 +24,47 @@ def wrap(
     stem: str | Sequence[str] | None = None,
     head: str | Sequence[str] | None = None,
     size: Size | None = None,
-    apart: float = APART,
+    diversity: float = DIVERSITY,
 ) -> Wrapped:
-    """A copy of an image classifier that reads M images at once: M stems, the mixing block, M heads, one core.
+    """Return a copy of an image classifier that reads M images per pass: M stems, the mixing block, one core, M heads.
 
-    Its weights are kept: every head gives the model's own answer to one image given M times, before training. The stems
-    are W / M, with channels stronger in one and weaker in the others, by which the members can become different; the
-    heads are copies.
+    Pretrained weights are kept: before training, every head predicts exactly as the model does. The stems are W / M,
+    with channels stronger in one and weaker in the others, from which the members can become diverse; the heads are
+    copies.
 
     The stem (first convolution or patch embedding) and the head (last layer with K outputs) are found by running the
     model on two random images.
 
-    stem, head: names of these layers, where they cannot be found; several where the model has several.
-    size: (C, H, W) of an image that the model takes, where it does not say.
-    apart: how far the members begin from one another, from 0 (alike) to 1 (each stem with channels of its own).
+    Args:
+        model: A classifier, images (N, C, H, W) to logits (N, K): of timm, torchvision, transformers or your own. It is
+            left unchanged; one that is compiled or data-parallel is taken out of its wrapper.
+        members: Number of members M.
+        stem: Name of the stem in `model.named_modules()`, where it is not found; several if the model has several.
+        head: Name of the head, where it is not found or is one of several.
+        size: (C, H, W) of an image that the model takes, where it declares none.
+        diversity: Initial diversity of the members, from 0 (identical stems) to 1 (each stem has channels of its own).
+
+    Returns:
+        The wrapped network: train it on a `Mix`, predict with `mixmo.predict`.
+
+    Raises:
+        UserError: If the model is no classifier, or its stem or head is not found.
 
     >>> own = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
     >>> net = wrap(own, members=2)
     >>> net.stems, net.heads, net.each(torch.zeros(4, 3, 32, 32)).shape
     (('0',), ('4',), torch.Size([2, 4, 10]))
     """
-    model = bare(model)
-    check_members(members)
-    check_apart(apart)
-    check_size(size)
-    check_model(model)
-    backbone = duplicate(model)
-    with at_rest(backbone):
-        trial = try_out(backbone, size)
-        stems = find_stems(backbone, trial, _names(stem, "stem"))
-        heads = find_heads(backbone, trial, _names(head, "head"))
-    both = {found.name for found in stems} & {last.name for last in heads}
-    if both:
-        raise UserError(f"'{min(both)}' is the model's first layer and its last; MixMo needs some between them")
-    check_training(backbone, trial, [found.name for found in stems], chosen=head is not None)
+    model = unwrap(model)
+    _check_arguments(model, members, size, diversity)
+    backbone = copy_model(model)
+    with frozen(backbone):
+        trial = run_trial(backbone, size)
+        stems = find_stems(backbone, trial, _names(stem))
+        heads = find_heads(backbone, trial, _names(head))
+    make_trainable(backbone, trial, [found.name for found in stems], head_given=head is not None)
     for found in stems:
-        replace(backbone, found.name, _encoders(backbone.get_submodule(found.name), found, members, apart))
+        replace(backbone, found.name, _encoders(backbone.get_submodule(found.name), found, members, diversity))
     for last in heads:
         layer = backbone.get_submodule(last.name)
         replace(backbone, last.name, Heads(repeated([layer], members), last.dim, last.follows))
@@ -76,46 +79,45 @@ def wrap(
         direct=[found.direct for found in stems],
     )
     net.training = model.training
-    if _alike(net, trial):
+    if _predicts_alike(net, trial):
         return net
     if trial.images.dtype != torch.float64:
-        # Deep networks of random weights can blow rounding up to more than `close` allows: float64 tells.
+        # Deep networks of random weights can amplify rounding beyond what `close` allows: float64 decides.
         with suppress(UserError):
-            wrap(duplicate(model).double(), members, stem=stem, head=head, size=size, apart=apart)
+            wrap(copy_model(model).double(), members, stem=stem, head=head, size=size, diversity=diversity)
             return net
-    raise UserError(
-        f"with stem '{', '.join(net.stems)}' and head '{', '.join(net.heads)}' the members do not answer as "
-        "the model did; name its stem and head by stem= and head="
-    )
+    found_layers = f"stem '{', '.join(net.stems)}' and head '{', '.join(net.heads)}'"
+    raise UserError(f"with {found_layers} the members do not predict as the model does; name others by stem= and head=")
 
 
-def _names(given: str | Sequence[str] | None, role: str) -> tuple[str, ...] | None:
+def _check_arguments(model: object, members: int, size: Size | None, diversity: float) -> None:
+    check_model(model)
+    check_whole("members", members)
+    check_size(size)
+    check_diversity(diversity)
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if given is None:
         return None
-    names = (given,) if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
-    for name in names:
-        if not isinstance(name, str):
-            raise UserError(
-                f"{role} is a {type(name).__name__}; give the layer's name, as model.named_modules() has it"
-            )
-    return names
+    return (given,) if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
 
 
-def _encoders(layer: nn.Module, stem: Stem, members: int, apart: float) -> Encoders:
-    """M stems that start as the given one: shared out where that is linear in its weights, else averaged."""
+def _encoders(layer: nn.Module, stem: Stem, members: int, diversity: float) -> Encoders:
+    """Return M stems that start as the given one: shared out where that is linear in its weights, else averaged."""
     one, other = split(layer)
-    with at_rest(layer, one, other), torch.no_grad():
+    with frozen(layer, one, other), torch.no_grad():
         linear = close(one(stem.input) + other(stem.input), layer(stem.input))
     if linear:
-        return Encoders(spread([layer], members, apart), stem.layout)
-    return Encoders(perturbed(layer, members, apart), stem.layout, linear=False)
+        return Encoders(spread([layer], members, diversity), stem.layout)
+    return Encoders(perturbed(layer, members, diversity), stem.layout, linear=False)
 
 
-def _alike(net: Wrapped, trial: Trial) -> bool:
-    """Whether the heads answer as the model did. Refuses a network that goes past its stems."""
-    with at_rest(net), torch.no_grad():
+def _predicts_alike(net: Wrapped, trial: Trial) -> bool:
+    """Return whether every head predicts as the model did, for one image per pass and for M equal ones."""
+    with frozen(net), torch.no_grad():
         for stem in net.stems:
-            net.before(stem, trial.images.clone())
-        answers = net.each(trial.images.clone())
+            net.before_stem(stem, trial.images.clone())
+        each = net.each(trial.images.clone())
         together = net.read(trial.images.expand(net.members, *trial.images.shape))
-    return all(close(result, trial.logits.expand_as(result)) for result in (answers, together))
+    return all(close(logits, trial.logits.expand_as(logits)) for logits in (each, together))

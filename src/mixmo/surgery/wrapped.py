@@ -1,4 +1,4 @@
-"""Any backbone, reading M images at once."""
+"""Any backbone, reading M images per pass."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -16,7 +16,22 @@ C = TypeVar("C", bound=Copies)
 
 
 class Wrapped(Ensemble):
-    """A backbone whose stems are `Encoders` and whose last layers are `Heads`, in the places they had. See `wrap`."""
+    """A backbone with M stems (`Encoders`) and M heads (`Heads`) in place of its own: what `mixmo.wrap` returns.
+
+    `net(mix)` gives logits (M, N, K) of a `Mix`, `net(images)` those of the ensemble (N, K).
+
+    Attributes:
+        backbone: The copied model; its optimiser groups, hooks and checkpointing work as before.
+        members: Images read per pass, M; 1 once folded.
+        answers: Number of heads.
+        classes: Number of classes K.
+        stride: Image pixels per position of the mixed features, for `mixmo.Mixer(stride=...)`.
+        size: (C, H, W) of an image that the backbone takes.
+        stems: Names of the stems within the backbone.
+        heads: Names of the heads within the backbone.
+        direct: For each stem, whether it reads the image itself or what the backbone computes from it.
+        about: How images are prepared, class names and scores, where known.
+    """
 
     def __init__(
         self,
@@ -36,25 +51,25 @@ class Wrapped(Ensemble):
         self.answers = members
         self.classes = classes
         self.stride = stride
-        self.size = size  # of an image (C, H, W) that the backbone takes
-        self.stems = tuple(stems)  # names within the backbone
+        self.size = size
+        self.stems = tuple(stems)
         self.heads = tuple(heads)
-        self.direct = tuple(direct)  # whether a stem reads the image as it is, or what the backbone made of it
+        self.direct = tuple(direct)
 
     def each(self, images_NCHW: Tensor) -> Tensor:
-        """Every head's logits (heads, N, K) for one image given M times: the backbone's own forward."""
-        return self._answers(self.backbone(images_NCHW), images_NCHW.shape[0])
+        """Return the logits of every head (heads, N, K), each image repeated M times: the backbone's own forward."""
+        return self._by_head(self.backbone(images_NCHW), images_NCHW.shape[0])
 
     def read(
         self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
     ) -> Tensor:
-        """Every head's logits (heads, N, K) for M images a sample.
+        """Return the logits of every head (heads, N, K) for M images per sample.
 
-        The first image goes the backbone's own way to the stem, the others meet it there. Mixed by `coefficients` in
-        training; the plain sum without them.
+        The first image takes the backbone's own path to the stem, the others join it there. They are mixed by
+        `coefficients` in training, and summed without.
         """
         if feature_mixing is not None:
-            raise UserError("a wrapped backbone has no stages to mix features in; take a network of mixmo.create")
+            raise UserError("a wrapped backbone has no stages to mix features in; use a network of mixmo.create")
         self.check_count(images_MNCHW)
         first, *rest = images_MNCHW.unbind(0)
         if not rest:
@@ -62,14 +77,14 @@ class Wrapped(Ensemble):
         given = {}
         for stem, direct in zip(self.stems, self.direct, strict=True):
             self.encoders_at(stem)
-            others = rest if direct else [self.before(stem, image) for image in rest]
+            others = rest if direct else [self.before_stem(stem, image) for image in rest]
             given[f"{stem}.others"] = torch.stack(others)
             if coefficients is not None:
                 given[f"{stem}.coefficients"] = coefficients
-        return self._answers(functional_call(self.backbone, given, (first,), tie_weights=False), first.shape[0])
+        return self._by_head(functional_call(self.backbone, given, (first,), tie_weights=False), first.shape[0])
 
-    def before(self, stem: str, image_NCHW: Tensor) -> Tensor:
-        """What the backbone makes of an image before its stem: scaling, padding, patches."""
+    def before_stem(self, stem: str, image_NCHW: Tensor) -> Tensor:
+        """Return what the backbone computes from an image before its stem: scaling, padding, patches."""
         given = {f"{stem}.others": STOP}
         if self.training:  # running statistics on the way shall count the mixed batch, and only once
             given = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()} | given
@@ -77,17 +92,14 @@ class Wrapped(Ensemble):
             functional_call(self.backbone, given, (image_NCHW,), tie_weights=False)
         except Reached as reached:
             return reached.image
-        raise UserError(
-            f"the backbone does not call its stem '{stem}' by this name (does it hold layers in a plain list?); name "
-            "one that it does call by stem="
-        )
+        raise UserError(f"the backbone does not call its stem '{stem}' by this name; name another by stem=")
 
     def encoders_at(self, stem: str) -> Encoders:
-        """The layers of this stem. Refuses what was put there since: no images of other members would get through."""
+        """Return the M layers of a stem; raise if they were replaced: the other members' images would be lost."""
         return self._layers(stem, Encoders)
 
     def heads_at(self, head: str) -> Heads:
-        """The layers of this head."""
+        """Return the M layers of a head."""
         return self._layers(head, Heads)
 
     def _layers(self, name: str, kind: type[C]) -> C:
@@ -97,28 +109,23 @@ class Wrapped(Ensemble):
         except AttributeError:
             layer = None
         if not isinstance(layer, kind):
-            now = "is no longer there" if layer is None else f"has become a {type(layer).__name__}"
-            raise UserError(
-                f"the model's '{name}' {now} since mixmo.wrap; change the model before it is wrapped, put what goes "
-                "around a layer around the whole network, and let mixmo.convert give it other classes"
-            )
+            now = "was removed" if layer is None else f"became a {type(layer).__name__}"
+            raise UserError(f"'{name}' {now} after mixmo.wrap; change the model first, or its classes by mixmo.convert")
         return layer
 
-    def _answers(self, output: Any, samples: int) -> Tensor:
-        """Logits (heads, N, K) of what the backbone returned, where the heads lie side by side along the classes."""
+    def _by_head(self, output: Any, samples: int) -> Tensor:
+        """Return logits (heads, N, K) from an output with the heads side by side along the classes."""
         logits = logits_of(output)
         if logits.numel() != samples * self.answers * self.classes:
             for head in self.heads:
                 self.heads_at(head)
-            raise UserError(
-                f"the backbone answers {samples} images with {tuple(logits.shape)}, which is not {self.answers} heads "
-                f"of {self.classes} classes each; was it changed after mixmo.wrap?"
-            )
+            expected = f"{self.answers} heads of {self.classes} classes"
+            raise UserError(f"the backbone outputs {tuple(logits.shape)} instead of {expected}; change it before wrap")
         return logits.reshape(samples, self.answers, self.classes).transpose(0, 1)
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a classifier returns: a tensor, `.logits`, ["logits"], or the first of several."""
+    """Return the logits in a classifier's output: a tensor, `.logits`, ["logits"], or the first of several."""
     if isinstance(output, Tensor):
         return output
     if isinstance(getattr(output, "logits", None), Tensor):
@@ -128,7 +135,4 @@ def logits_of(output: Any) -> Tensor:
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
         return output[0]
     keys = f" with {', '.join(map(str, output))}" if isinstance(output, dict) else ""
-    raise UserError(
-        f"the model returns a {type(output).__name__}{keys}; a classifier returns logits (N, K), by themselves "
-        "or as 'logits'"
-    )
+    raise UserError(f"the model returns a {type(output).__name__}{keys}; a classifier returns logits (N, K)")

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from mixmo.utils.errors import UserError
 
@@ -43,22 +42,6 @@ def _physical() -> int:
     if not hasattr(os, "sysconf"):  # on Windows it is not known
         return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def weights(module: nn.Module) -> int:
-    """Return the bytes of a module's parameters."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
-
-
-def check(needed: float, device: torch.device, what: str, remedy: str) -> None:
-    """Raise an error if more bytes are needed than the device has.
-
-    >>> check(2**70, torch.device("meta"), "images", "take fewer")
-    Traceback (most recent call last):
-    mixmo.utils.errors.UserError: images need 1,180,591,620,717 GB, and there are 9,223,372,037 GB of memory; take fewer
-    """
-    if needed > total(device):
-        raise UserError(f"{what} need {amount(needed)}, and there are {amount(total(device))} of memory; {remedy}")
 
 
 def exhausted(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""A wrapped model whose parts were changed afterwards: what cannot work any more says so, wherever it is met."""
+"""A wrapped model whose layers were replaced afterwards raises a UserError where it is used."""
 
 from collections.abc import Callable
 
@@ -29,13 +29,13 @@ USES: dict[str, Callable[[mixmo.Wrapped], object]] = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))
-def test_another_stem(use: Callable[[mixmo.Wrapped], object]) -> None:
+def test_a_replaced_stem_raises(use: Callable[[mixmo.Wrapped], object]) -> None:
     net = wrapped()
     net.backbone[0][0] = nn.Conv2d(3, 8, 3)
-    with pytest.raises(mixmo.UserError, match=r"the model's '0.0' has become a Conv2d since mixmo.wrap; change the"):
+    with pytest.raises(mixmo.UserError, match="Conv2d"):
         use(net)
     net.backbone[0] = nn.Conv2d(3, 8, 3)
-    with pytest.raises(mixmo.UserError, match=r"the model's '0.0' is no longer there since mixmo.wrap; change the"):
+    with pytest.raises(mixmo.UserError, match="removed"):
         use(net)
 
 
@@ -44,35 +44,33 @@ def test_another_stem(use: Callable[[mixmo.Wrapped], object]) -> None:
     [trained, lambda net: mixmo.predict(net, IMAGES), lambda net: mixmo.convert(net, classes=3)],
     ids=["train", "predict", "classes"],
 )
-def test_another_head(use: Callable[[mixmo.Wrapped], object]) -> None:
+def test_a_replaced_head_raises(use: Callable[[mixmo.Wrapped], object]) -> None:
     net = wrapped()
     net.backbone[3] = nn.Linear(8, 3)
-    with pytest.raises(mixmo.UserError, match=r"the model's '3' has become a Linear since .* other classes$"):
+    with pytest.raises(mixmo.UserError, match="Linear"):
         use(net)
 
 
-def test_answers_that_do_not_fit() -> None:
+def test_outputs_of_another_shape_raise() -> None:
     net = wrapped()
     net.backbone.append(nn.Linear(10, 7))
-    with pytest.raises(
-        mixmo.UserError, match=r"answers 4 images with \(4, 7\), which is not 2 heads of 5 classes each"
-    ):
+    with pytest.raises(mixmo.UserError, match="2 heads of 5 classes"):
         trained(net)
 
 
-def test_a_part_compiled_by_itself() -> None:
-    """Around the stem its images would be lost without a word; behind it, it computes the same."""
+def test_a_compiled_stem_raises_and_other_compiled_layers_work() -> None:
+    """Around the stem, the other members' images would be lost silently."""
     net = wrapped().eval()
     mix = mixmo.Mixer()(IMAGES, LABELS)
     expected = net(mix)
     net.backbone[3] = torch.compile(net.backbone[3], backend="eager")
     torch.testing.assert_close(net(mix), expected)
     net.backbone[0][0] = torch.compile(net.backbone[0][0], backend="eager")
-    with pytest.raises(mixmo.UserError, match=r"the model's '0.0' has become a OptimizedModule since mixmo.wrap"):
+    with pytest.raises(mixmo.UserError, match="OptimizedModule"):
         net(mix)
 
 
-def test_what_holds_a_network_as_its_module() -> None:
+def test_a_network_is_taken_out_of_a_module_that_holds_it() -> None:
     """As timm's averages do."""
 
     class Average(nn.Module):

@@ -1,4 +1,4 @@
-"""Any classifier as an ensemble: it starts as what it was, mixes as the paper says, and is an ordinary module."""
+"""A wrapped classifier starts as the model, mixes as the paper says, and is an ordinary module."""
 
 import copy
 import os
@@ -27,7 +27,7 @@ def grouped() -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """Makes pixels of [0, 255] into what its stem expects, as models with preprocessing inside do."""
+    """Normalises and pads images before its stem, as models with preprocessing inside do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def make(name: str, members: int = 2, **options: object) -> tuple[nn.Module, mix
 
 @pytest.mark.parametrize("members", [1, 2, 3])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_head_starts_as_the_model(name: str, members: int) -> None:
+def test_every_head_predicts_as_the_model_before_training(name: str, members: int) -> None:
     model, net = make(name, members)
     images = torch.randn(4, *net.size)
     model.eval()
@@ -137,8 +137,8 @@ def test_every_head_starts_as_the_model(name: str, members: int) -> None:
 
 @pytest.mark.parametrize("kind", ["cut", "linear", "sum", "fmix", "cow"])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_parameter_is_trained(name: str, kind: str) -> None:
-    """All gradients are there and finite: distributed training finds no idle parameter."""
+def test_every_parameter_has_a_gradient(name: str, kind: str) -> None:
+    """Distributed training would stop at a parameter without one."""
     _, net = make(name, 3)
     mix = mixmo.Mixer(kind, members=3, p=1.0, stride=net.stride)(torch.randn(4, *net.size), torch.arange(4))
     logits = net(mix)
@@ -148,7 +148,7 @@ def test_every_parameter_is_trained(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_hidden_image_has_no_influence(name: str) -> None:
+def test_an_image_of_share_zero_has_no_influence(name: str) -> None:
     """The images of all members reach the stem with their own shares, whatever the backbone does before it."""
     _, net = make(name)
     net.eval()
@@ -186,26 +186,26 @@ def test_mixing_block_is_equation_2() -> None:
 
 @pytest.mark.parametrize("name", ["patches", "map"])
 def test_tokens_are_mixed_where_their_patches_are(name: str) -> None:
-    """On a grid of 4 x 8 patches: the answer to a mask is that to images pasted together along it."""
-    model, net = make(name, apart=0.0)
+    """On a grid of 4 x 8 patches, a mask gives the logits of images pasted together along it."""
+    model, net = make(name, diversity=0.0)
     net.eval()
     images = torch.randn(2, 3, 3, 16, 32)
     region = (torch.rand(3, 1, 4, 8) < 0.5).float()
     pixels = region.repeat_interleave(4, -1).repeat_interleave(4, -2)
     pasted = torch.where(pixels > 0, images[0], images[1])
     for mask in (region, pixels):
-        answers = net.read(images, torch.stack([mask, 1 - mask]))
-        torch.testing.assert_close(answers[0], model.eval()(pasted), atol=1e-5, rtol=1e-4)
+        logits = net.read(images, torch.stack([mask, 1 - mask]))
+        torch.testing.assert_close(logits[0], model.eval()(pasted), atol=1e-5, rtol=1e-4)
     assert net.stride == 4
 
 
-def test_tokens_of_other_proportions_than_the_mask() -> None:
+def test_tokens_that_do_not_fit_the_mask_raise() -> None:
     _, net = make("patches")
-    with pytest.raises(mixmo.UserError, match="32 tokens make no grid of the proportions of a mask of 5 x 5"):
+    with pytest.raises(mixmo.UserError, match="32 tokens"):
         net.read(torch.randn(2, 3, 3, 16, 32), torch.rand(2, 3, 1, 5, 5))
 
 
-def test_what_was_found() -> None:
+def test_stems_heads_and_strides_are_found() -> None:
     found = {name: make(name)[1] for name in MODELS}
     assert {name: (net.stems, net.heads, net.stride) for name, net in found.items()} == {
         "plain": (("0",), ("5",), 2),
@@ -222,7 +222,7 @@ def test_what_was_found() -> None:
 
 
 def test_statistics_count_the_mixed_batch_once() -> None:
-    """What is run to prepare the other members' images leaves no trace, as if the network were a plain one."""
+    """Preparing the other members' images does not update running statistics."""
     _, net = make("scales", 3)
     mix = mixmo.Mixer("linear", members=3)(torch.randn(4, *net.size), torch.arange(4))
     encoded = [copy(x) for copy, x in zip(net.backbone.fine.copies, mix.images, strict=True)]
@@ -233,7 +233,7 @@ def test_statistics_count_the_mixed_batch_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "standardised", "branches"])
-def test_members_become_different(name: str) -> None:
+def test_training_makes_members_diverse(name: str) -> None:
     _, net = make(name)
     images, labels = torch.randn(64, *net.size), torch.randint(5, (64,))
     mixer, optimizer = mixmo.Mixer("cut"), torch.optim.SGD(net.parameters(), lr=0.1)
@@ -246,7 +246,7 @@ def test_members_become_different(name: str) -> None:
     assert (one - two).abs().max() > 1e-3
 
 
-def test_the_model_given_is_left_alone() -> None:
+def test_the_model_is_left_unchanged() -> None:
     model = plain()
     model[1].eval()
     model[1].requires_grad_(False)
@@ -264,7 +264,7 @@ def test_the_model_given_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_copies_and_state(name: str) -> None:
+def test_deepcopy_and_state_dict_give_the_same_logits(name: str) -> None:
     _, net = make(name)
     images = torch.randn(2, *net.size)
     net.eval()
@@ -279,7 +279,7 @@ def test_copies_and_state(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "scaled", "scales"])
-def test_compiled_and_exported(name: str) -> None:
+def test_torch_compile_and_export_give_the_same_logits(name: str) -> None:
     """One graph, with the images of the other members and their shares as its inputs."""
     _, net = make(name)
     images = torch.randn(4, *net.size)
@@ -292,8 +292,8 @@ def test_compiled_and_exported(name: str) -> None:
     torch.testing.assert_close(program.module()(images[:3]), net(images[:3]))
 
 
-def test_distributed(tmp_path: os.PathLike[str]) -> None:
-    """Under DDP, which refuses idle parameters at the second step and sends buffers around."""
+def test_distributed_data_parallel_trains(tmp_path: os.PathLike[str]) -> None:
+    """DDP rejects unused parameters at the second step, and broadcasts buffers."""
     _, net = make("plain")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
@@ -305,14 +305,14 @@ def test_distributed(tmp_path: os.PathLike[str]) -> None:
         dist.destroy_process_group()
 
 
-def test_half_precision_keeps_its_dtype() -> None:
+def test_autocast_keeps_its_dtype() -> None:
     _, net = make("plain")
     mix = mixmo.Mixer("cut")(torch.randn(4, *net.size), torch.arange(4))
     with torch.autocast("cpu", torch.bfloat16):
         assert net(mix).dtype == torch.bfloat16
 
 
-def test_a_layer_of_two_names_is_replaced_under_both() -> None:
+def test_a_layer_with_two_names_is_replaced_under_both() -> None:
     class Alias(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -328,8 +328,8 @@ def test_a_layer_of_two_names_is_replaced_under_both() -> None:
     assert net.backbone.same is net.backbone.first[0]
 
 
-def test_attributes_of_the_layers_that_were_there() -> None:
-    """Backbones ask their stem for its dtype, their head for its width."""
+def test_attributes_of_the_replaced_layers_can_be_read() -> None:
+    """Backbones read the dtype of their stem and the width of their head."""
     _, net = make("plain")
     assert net.backbone[0].weight.dtype == torch.float32
     assert net.backbone[5].in_features == 8
@@ -337,13 +337,13 @@ def test_attributes_of_the_layers_that_were_there() -> None:
         net.backbone[0].nonsense  # noqa: B018
 
 
-def test_double_precision(float64: None) -> None:
+def test_double_precision_is_kept(float64: None) -> None:
     model, net = make("plain")
     images = torch.randn(2, *net.size)
     torch.testing.assert_close(net.eval()(images), model.eval()(images), atol=1e-12, rtol=0)
 
 
-def test_logits_in_a_dict() -> None:
+def test_logits_in_a_dict_are_found() -> None:
     class Named(nn.Sequential):
         def forward(self, x: Tensor) -> dict[str, Tensor]:
             return {"logits": super().forward(x)}
@@ -352,13 +352,13 @@ def test_logits_in_a_dict() -> None:
     torch.testing.assert_close(mixmo.wrap(model)(images), model(images)["logits"])
 
 
-def test_a_compiled_model_is_wrapped_as_what_it_was() -> None:
+def test_a_compiled_model_is_wrapped_uncompiled() -> None:
     assert mixmo.wrap(torch.compile(plain(), backend="eager")).heads == ("5",)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("members", [2, 3])
-def test_a_head_that_ends_with_a_normalisation(members: int) -> None:
-    """Each member has a dense layer and a normalisation of its own; copies of the latter alone would answer alike."""
+def test_a_head_that_ends_with_a_normalisation_is_copied_with_it(members: int) -> None:
+    """Copies of the normalisation alone would predict alike."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8), nn.BatchNorm1d(5)).eval()
     nn.init.normal_(model[-1].running_mean)
     nn.init.normal_(model[-1].weight)
@@ -379,48 +379,48 @@ def test_a_head_that_ends_with_a_normalisation(members: int) -> None:
 
 
 def test_layers_with_a_weight_norm_are_copied_whole() -> None:
-    """A parametrised layer brings its own way to be copied, which must not become that of the M layers."""
+    """A parametrised layer has its own __deepcopy__, which must not become that of the M layers."""
     norm = nn.utils.parametrizations.weight_norm
     head = norm(nn.Linear(8, 5, bias=False))
     net = mixmo.wrap(nn.Sequential(norm(nn.Conv2d(3, 8, 3)), *pooled(8)[:-1], head)).eval()
     assert net.heads == ("4",)
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(copy.deepcopy(net).each(images), net.each(images))
-    with pytest.raises(mixmo.UserError, match="stem '0' cannot be folded"):
+    with pytest.raises(mixmo.UserError, match="linear"):
         mixmo.fold(net)
 
 
-@pytest.mark.parametrize("apart", [0.0, 0.5, 1.0])
-def test_members_share_out_the_channels_of_the_stem(apart: float) -> None:
-    """Each channel is weaker by `apart` in all members but one; their sum and each head's answer are the model's."""
+@pytest.mark.parametrize("diversity", [0.0, 0.5, 1.0])
+def test_members_share_out_the_channels_of_the_stem(diversity: float) -> None:
+    """Each channel is weaker by `diversity` in all members but one; their sum and the logits are the model's."""
     model = nn.Sequential(nn.Conv2d(3, 9, 3), *pooled(9)).eval()
-    net, images = mixmo.wrap(model, members=3, apart=apart).eval(), torch.randn(4, 3, 16, 16)
+    net, images = mixmo.wrap(model, members=3, diversity=diversity).eval(), torch.randn(4, 3, 16, 16)
     stems = [copy_.weight.detach() for copy_ in net.backbone[0].copies]
     torch.testing.assert_close(sum(stems), model[0].weight.detach())
     torch.testing.assert_close(net.each(images), model(images).expand(3, -1, -1), rtol=1e-5, atol=1e-6)
     strengths = [[(3 * stem[c] / model[0].weight[c]).mean().item() for stem in stems] for c in range(9)]
     for strength in strengths:
-        assert sorted(strength) == pytest.approx([1 - apart, 1 - apart, 1 + 2 * apart], abs=1e-4)
-    if apart:
+        assert sorted(strength) == pytest.approx([1 - diversity, 1 - diversity, 1 + 2 * diversity], abs=1e-4)
+    if diversity:
         owned = [max(range(3), key=strength.__getitem__) for strength in strengths]
         assert [owned.count(m) for m in range(3)] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("apart", [0.0, 1e-2])
-def test_whether_a_stem_is_linear_does_not_depend_on_apart(apart: float) -> None:
-    """Else one with members hardly apart would be shared out, and averaged when it is read from a saved folder."""
+@pytest.mark.parametrize("diversity", [0.0, 1e-2])
+def test_whether_a_stem_is_linear_does_not_depend_on_diversity(diversity: float) -> None:
+    """Else one of little diversity would be shared out, and averaged when it is read from a saved folder."""
     norm = nn.utils.parametrizations.weight_norm
     model = nn.Sequential(norm(nn.Conv2d(3, 8, 3)), *pooled(8))
-    net, again = mixmo.wrap(model, apart=apart).eval(), mixmo.wrap(model).eval()
+    net, again = mixmo.wrap(model, diversity=diversity).eval(), mixmo.wrap(model).eval()
     again.load_state_dict(net.state_dict())
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(again.each(images), net.each(images))
-    plain = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8)), apart=apart)
+    plain = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3), *pooled(8)), diversity=diversity)
     assert (net.backbone[0].linear, plain.backbone[0].linear) == (False, True)
 
 
-def test_a_network_that_blows_rounding_up() -> None:
-    """Compared in float64, its members answer as it did; in float32 no two ways to compute it agree."""
+def test_a_network_that_amplifies_rounding_can_be_wrapped_and_folded() -> None:
+    """Compared in float64, its members predict as it did; in float32 no two ways to compute it agree."""
 
     class Steep(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -430,7 +430,7 @@ def test_a_network_that_blows_rounding_up() -> None:
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), Steep(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
-    net, images = mixmo.wrap(model, size=(3, 16, 16), apart=0.3).eval(), torch.randn(2, 3, 16, 16)
+    net, images = mixmo.wrap(model, size=(3, 16, 16), diversity=0.3).eval(), torch.randn(2, 3, 16, 16)
     folded = mixmo.fold(net)
     with torch.no_grad():
         expected = model(images)
@@ -441,7 +441,7 @@ def test_a_network_that_blows_rounding_up() -> None:
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_convnext", "test_resnet"])
-def test_timm_finds_the_depth_of_layers_in_the_backbone(name: str) -> None:
+def test_layer_decay_of_timm_works_on_the_backbone(name: str) -> None:
     timm = pytest.importorskip("timm")
     from timm.optim import create_optimizer_v2
 

@@ -1,4 +1,4 @@
-"""Models that compute layers again in the backward pass: behind the stem they train alike, around it it is refused."""
+"""Activation checkpointing: behind the stem gradients are the same, around it a UserError is raised."""
 
 import pytest
 import torch
@@ -29,14 +29,14 @@ class Model(nn.Module):
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("stem", [None, "stem.0"])
-def test_around_the_stem(reentrant: bool, stem: str | None):
-    with pytest.raises(mixmo.UserError, match=r"computes 'stem.0' again in the backward pass \(torch"):
+def test_checkpointing_the_stem_raises(reentrant: bool, stem: str | None):
+    with pytest.raises(mixmo.UserError, match=r"stem.0.*checkpoint"):
         mixmo.wrap(Model("stem, body", reentrant), stem=stem)
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_behind_the_stem(reentrant: bool):
+def test_checkpointing_behind_the_stem_gives_the_same_gradients(reentrant: bool):
     gradients = []
     torch.manual_seed(0)
     weights = Model("", reentrant).state_dict()
@@ -63,17 +63,17 @@ def trained(net: nn.Module) -> list[Tensor | None]:
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_switched_on_around_the_stem_of_a_wrapped_model(reentrant: bool):
+def test_checkpointing_the_stem_after_wrap_raises(reentrant: bool):
     net = mixmo.wrap(Model("body", reentrant))
     net.backbone.where = "stem, body"
-    with pytest.raises(mixmo.UserError, match=r"computes its stem again in the backward pass \(torch"):
+    with pytest.raises(mixmo.UserError, match="checkpoint"):
         trained(net)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("mixed", [True, False])
-def test_around_the_whole_network(reentrant: bool, mixed: bool):
-    """The network itself gives its stem the images again: the same gradients as without."""
+def test_checkpointing_the_whole_network_gives_the_same_gradients(reentrant: bool, mixed: bool):
+    """The network itself gives its stem the images again."""
     torch.manual_seed(0)
     net = mixmo.wrap(Model("", reentrant))
     gradients = []
@@ -82,16 +82,16 @@ def test_around_the_whole_network(reentrant: bool, mixed: bool):
         mix = mixmo.Mixer()(images, torch.arange(4), generator=torch.Generator().manual_seed(3))
         call = net.read if mixed else net.each
         given = (mix.images, mix.coefficients) if mixed else (images,)
-        answers = checkpoint(call, *given, use_reentrant=reentrant) if around else call(*given)
+        logits = checkpoint(call, *given, use_reentrant=reentrant) if around else call(*given)
         net.zero_grad()
-        answers.square().sum().backward()
+        logits.square().sum().backward()
         gradients.append([images.grad, *(parameter.grad for parameter in net.parameters())])
     for plain, again in zip(*gradients, strict=True):
         torch.testing.assert_close(again, plain)
 
 
-def test_around_a_layer_of_a_wrapped_model():
-    """As torch's `apply_activation_checkpointing` does: what stands around the stem would keep its images from it."""
+def test_checkpoint_wrappers_behind_the_stem_give_the_same_gradients():
+    """As torch's `apply_activation_checkpointing` does; around the stem, it would keep the images from it."""
     torch.manual_seed(0)
     net = mixmo.wrap(Model("", False))
     plain = trained(net)
@@ -101,5 +101,5 @@ def test_around_a_layer_of_a_wrapped_model():
     for again, gradient in zip(trained(net), plain, strict=True):
         torch.testing.assert_close(again, gradient)
     net.backbone.stem[0] = checkpoint_wrapper(stem)
-    with pytest.raises(mixmo.UserError, match=r"the model's 'stem.0' has become a CheckpointWrapper since"):
+    with pytest.raises(mixmo.UserError, match="CheckpointWrapper"):
         trained(net)
