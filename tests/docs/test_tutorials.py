@@ -1,5 +1,6 @@
 """The blocks of every tutorial run in order, as printed: Python, and the commands of `console` blocks."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -40,7 +41,8 @@ def check_uncertainty(names: dict[str, Any]) -> None:
 
 
 def check_reproduce(names: dict[str, Any]) -> None:
-    assert names["run"].json("scores.json")["last"]["ensemble"]["top1"] == pytest.approx(names["report"].ensemble.top1)
+    scores = json.loads((names["run"].path / "scores.json").read_text())
+    assert scores["last"]["ensemble"]["top1"] == pytest.approx(names["report"].ensemble.top1)
 
 
 CHECKS = {"wrap": check_wrap, "uncertainty": check_uncertainty, "reproduce": check_reproduce}

@@ -213,7 +213,7 @@ def test_a_loaded_network_tells_what_it_knows(tmp_path: Path) -> None:
 
 
 def test_sets_and_abstention_in_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docs/export.md does it, without this package: what `predict` says of the network that was calibrated."""
+    """As docs/guides/deploy.md does it, without this package: what `predict` says of the network that was calibrated."""
     monkeypatch.chdir(tmp_path)
     net = network()  # images of the fit lie on the thresholds, where rounding decides: others are predicted
     held, images = torch.randn(2, 200, *SIZE, generator=torch.Generator().manual_seed(0))
@@ -221,7 +221,7 @@ def test_sets_and_abstention_in_another_runtime(tmp_path: Path, monkeypatch: pyt
     calibration = mixmo.calibrate(logits, (logits.mean(0) + 4 * torch.randn(200, 10)).argmax(1), level=0.9, risk=0.1)
     net.about = About(SIZE, (0.3,), (0.4,), CLASSES, calibration=calibration)
     export(net, "model.onnx")
-    text = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "deploy.md").read_text()
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "abstain" in block)
     names: dict[str, Any] = {"onnxruntime": onnxruntime, "json": json, "images": images.numpy()}
     exec(code, names)
