@@ -13,7 +13,9 @@ from mixmo.cli.app import COMMANDS, main
 from mixmo.recipes import named
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md"), *ROOT.glob("benchmarks/*.md")})
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md"), *ROOT.glob("benchmarks/*.md")}
+)
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 COMMAND = re.compile(r"(?:^(?:\$ | {4})?|`|-m |\d )(mixmo [a-z][^`\n#]*)", flags=re.MULTILINE)
 
@@ -75,7 +77,9 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 def test_api_pages_have_every_public_name() -> None:
-    listed = re.findall(r"^::: mixmo\.(\w+)$", (ROOT / "docs" / "reference" / "mixmo.md").read_text(), flags=re.MULTILINE)
+    listed = re.findall(
+        r"^::: mixmo\.(\w+)$", (ROOT / "docs" / "reference" / "mixmo.md").read_text(), flags=re.MULTILINE
+    )
     assert sorted(listed) == sorted(set(mixmo.__all__) - {"__version__"})
 
 

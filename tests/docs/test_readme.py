@@ -32,11 +32,15 @@ def test_first_page_is_short() -> None:
 
 
 def test_table_has_the_scores_of_the_last_epochs() -> None:
-    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in README.splitlines() if line.startswith("| ")][1:]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in README.splitlines() if line.startswith("| ")][
+        1:
+    ]
     for row, folder in zip(rows, ("vanilla-b1-batch64", "cutmix-b1-batch64", "cut-mixmo-b4-ghost-seed1"), strict=False):
         scores = json.loads((ROOT / "results" / "cifar100-wrn28-4" / folder / "scores.json").read_text())
         last = scores["last"]["ensemble"]
         assert row[1:4] == [f"{100 * last['top1']:.2f}", f"{last['nll']:.3f}", f"{last['ece']:.3f}"]
-    pair = next(line for line in (ROOT / "results" / "README.md").read_text().splitlines() if "vanilla with ghosts" in line)
+    pair = next(
+        line for line in (ROOT / "results" / "README.md").read_text().splitlines() if "vanilla with ghosts" in line
+    )
     assert len(rows) == 4
     assert all(f"| {number} |" in pair for number in rows[3][1:4])
