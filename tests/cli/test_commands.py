@@ -176,7 +176,7 @@ def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lists_have_what_is_printed_and_read_elsewhere() -> None:
-    """Every score of a report, every data set of docs/guides/data.md."""
+    """Every score of a report, every data set of docs/data.md."""
     shown = {*Scores._fields, *Diversity._fields} - {"temperatures", "own"}
     assert shown <= KINDS["metrics"]().keys()
     table = (Path(__file__).parents[2] / "docs" / "guides" / "data.md").read_text().partition("## Get")[0]

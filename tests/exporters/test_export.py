@@ -213,7 +213,7 @@ def test_a_loaded_network_tells_what_it_knows(tmp_path: Path) -> None:
 
 
 def test_sets_and_abstention_in_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docs/guides/deploy.md does it, without this package: what `predict` says of the network that was calibrated."""
+    """As docs/export.md does it, without this package: what `predict` says of the network that was calibrated."""
     monkeypatch.chdir(tmp_path)
     net = network()  # images of the fit lie on the thresholds, where rounding decides: others are predicted
     held, images = torch.randn(2, 200, *SIZE, generator=torch.Generator().manual_seed(0))

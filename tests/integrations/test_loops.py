@@ -1,4 +1,4 @@
-"""The plain loop, Accelerate, Lightning and Hugging Face's Trainer take the same steps; docs/guides/loops.md runs."""
+"""The plain loop, Accelerate, Lightning and Hugging Face's Trainer take the same steps; docs/loops.md runs."""
 
 import copy
 import importlib

@@ -116,7 +116,7 @@ class Run:
             reason = " ".join(str(error).split())
             remedy = "restore it or train again"
             if reason.startswith(OWN):
-                remedy += ", or add the parts of your own that it names first (docs/guides/extend.md)"
+                remedy += ", or add the parts of your own that it names first (docs/extending.md)"
             raise UserError(f"{path} cannot be read as a recipe ({reason}); {remedy}") from error
         checksums.check(path)
         return recipe
