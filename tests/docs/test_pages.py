@@ -88,3 +88,7 @@ def test_quick_start_runs_as_printed(monkeypatch: pytest.MonkeyPatch, capsys: py
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "quickstart.md").read_text(), flags=re.DOTALL)
     exec(code, {})
     assert capsys.readouterr().out.startswith("forest")
+
+
+def test_citation_has_the_version_of_the_package() -> None:
+    assert f"\nversion: {mixmo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
