@@ -179,7 +179,7 @@ def test_lists_have_what_is_printed_and_read_elsewhere() -> None:
     """Every score of a report, every data set of docs/data.md."""
     shown = {*Scores._fields, *Diversity._fields} - {"temperatures", "own"}
     assert shown <= KINDS["metrics"]().keys()
-    table = (Path(__file__).parents[2] / "docs" / "guides" / "data.md").read_text().partition("## Get")[0]
+    table = (Path(__file__).parents[2] / "docs" / "data.md").read_text().partition("## Get")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(.*?)`", row)} <= KINDS["datasets"]().keys()
 

@@ -293,9 +293,8 @@ def test_a_run_that_describes_its_images_wrongly(run: Run, tmp_path: Path):
 
 def test_the_examples_in_the_docs(run: Run, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As they are written there, on the digits; the last one on a network for large images."""
-    guides = Path(__file__).resolve().parents[2] / "docs" / "guides"
-    first, second, third = re.findall(r"```python\n(.*?)```", (guides / "evaluate.md").read_text(), flags=re.DOTALL)
-    saving = re.findall(r"```python\n(.*?)```", (guides / "deploy.md").read_text(), flags=re.DOTALL)[0]
+    text = (Path(__file__).resolve().parents[2] / "docs" / "prediction.md").read_text()
+    first, second, third, saving = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "cut2").symlink_to(run.path)
     monkeypatch.chdir(tmp_path)

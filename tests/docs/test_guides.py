@@ -1,0 +1,40 @@
+"""The Python of docs/guides/evaluate.md and deploy.md runs as printed."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mixmo
+from mixmo.data.types import Dataset
+from mixmo.runs.directory import Run
+
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (GUIDES / page).read_text(), flags=re.DOTALL)
+
+
+def test_evaluate(runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "cut2").symlink_to(runs[0].path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"images": digits.test.images[:9]}
+    names |= {"held_out_images": digits.train.images[:100], "held_out_labels": digits.train.labels[:100]}
+    for code in blocks("evaluate.md"):
+        exec(code, names)
+    assert names["prediction"].sets.shape == (9, 10)
+    assert mixmo.load("saved").about.calibration == names["calibration"]
+    assert names["fast"].logits.shape == (1, 9, 10)
+
+
+def test_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saving; the blocks about exported files are run by tests/exporters."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"mixmo": mixmo, "mean": (0.5,) * 3, "std": (0.2,) * 3, "names": ("hen", "owl")}
+    names |= {"net": mixmo.create("wrn10_1", classes=2), "calibration": mixmo.Calibration(1.5)}
+    exec(blocks("deploy.md")[0], names)
+    assert names["net"].about.scores == {"top1": 0.81}
+    assert names["net"].about.calibration.temperature == 1.5
