@@ -1,10 +1,11 @@
-"""The Python of docs/guides/evaluate.md and deploy.md runs as printed."""
+"""The Python of the guides runs as printed; test_extend.py and test_loops.py run two more."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import mixmo
 from mixmo.data.types import Dataset
@@ -28,6 +29,22 @@ def test_evaluate(runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch:
     assert names["prediction"].sets.shape == (9, 10)
     assert mixmo.load("saved").about.calibration == names["calibration"]
     assert names["fast"].logits.shape == (1, 9, 10)
+
+
+def test_train(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a").symlink_to(runs[0].path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(blocks("train.md")[0], names)
+    assert len(names["curve"]) == 2
+    assert names["logits_MNK"].shape == (2, 360, 10)
+
+
+def test_data() -> None:
+    names: dict[str, Any] = {"images_NHWC": torch.full((2, 32, 32, 3), 100, dtype=torch.uint8)}
+    exec(blocks("data.md")[0], names)
+    assert names["foggy"].shape == (2, 32, 32, 3)
 
 
 def test_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ PAGES = sorted(
     {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md"), *ROOT.glob("benchmarks/*.md")}
 )
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
-COMMAND = re.compile(r"(?:^(?:\$ | {4})?|`|-m |\d )(mixmo [a-z][^`\n#]*)", flags=re.MULTILINE)
+CODE = re.compile(r"^```.*?^```|^ {4}\S.*?$", flags=re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"(?:^|\$ |-m |\d )\s*(mixmo [a-z][^\n#]*)", flags=re.MULTILINE)
 
 
 def prose(page: Path) -> str:
@@ -46,8 +47,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The words of every `mixmo COMMAND ...` of a page that can be split as a shell would."""
-    for line in COMMAND.findall(page.read_text()):
+    """The words after `mixmo` of every command of a page: in blocks of code, and between backticks."""
+    text = page.read_text()
+    lines = [line for block in CODE.findall(text) for line in COMMAND.findall(block)]
+    for line in lines + re.findall(r"`(mixmo [a-z][^`]*)`", CODE.sub("", text)):
         yield shlex.split(line.replace("...", " ").split(";")[0])[1:]
 
 
