@@ -1,9 +1,12 @@
-# make demo   set up, train on the embedded digits, show the result (a few minutes on two cores)
-# make test   set up, then ruff, mypy and the tests
+# make demo    set up, train on the embedded digits, show the result (a few minutes on two cores)
+# make test    set up, then ruff, mypy, the import contract, the documentation and all tests
+# make quick   ruff and the fast tests (a minute on two cores)
+# make docs    build the documentation into site/, strictly
 PYTHON ?= python3
 BIN := .venv/bin
+QUICK := mixing metrics calibration augment inference recipes models utils
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test quick lint docs format clean
 
 setup: .venv/ready
 
@@ -23,12 +26,20 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+test: lint docs
 	$(BIN)/pytest -n 2
+
+quick: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pytest -n 2 -m "not slow" $(addprefix tests/,$(QUICK))
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache runs/demo
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache site runs/demo

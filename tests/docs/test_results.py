@@ -1,4 +1,4 @@
-"""What the texts say of the runs in results/ is what the runs say."""
+"""The tables of the pages have the scores of the runs in results/."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def test_every_run_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[-1].strip("`"))
-def test_rows_are_the_scores(row: list[str]) -> None:
+def test_rows_have_the_scores_of_their_runs(row: list[str]) -> None:
     """Last epoch, in brackets the best one, each rounded as it is printed."""
     scores = json.loads((RESULTS / row[-1].strip("`") / "scores.json").read_text())
     last, best = scores["last"]["ensemble"], scores["best"]["ensemble"]
@@ -39,11 +39,11 @@ def test_rows_are_the_scores(row: list[str]) -> None:
     assert printed == [f"{n:.{len(text.partition('.')[2])}f}" for n, text in zip(expected, printed, strict=True)]
 
 
-def test_the_first_table_of_the_readme() -> None:
+def test_first_table_of_the_results_page() -> None:
     """Single networks: Top1, NLLc and ECE of the best epoch, by their place among the runs."""
     folders = ("vanilla-b1-batch64", "cutmix-b1-batch64", "linear-mixmo-b4-ghost", "cut-mixmo-b1")
     folders += ("cut-mixmo-b4", "cut-mixmo-b4-ghost-seed1", "mimo-b4-ghost")
-    rows = lines(ROOT / "README.md")[1 : 1 + len(folders)]
+    rows = lines(ROOT / "docs" / "results" / "index.md")[1 : 1 + len(folders)]
     for row, folder in zip(rows, folders, strict=True):
         scores = json.loads((RESULTS / "cifar100-wrn28-4" / folder / "scores.json").read_text())
         best = scores["best"]["ensemble"]

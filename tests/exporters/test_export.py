@@ -219,7 +219,7 @@ def test_sets_and_abstention_in_onnxruntime_agree_with_predict(tmp_path: Path, m
     calibration = mixmo.calibrate(logits, (logits.mean(0) + 4 * torch.randn(200, 10)).argmax(1), level=0.9, risk=0.1)
     net.about = About(SIZE, (0.3,), (0.4,), CLASSES, calibration=calibration)
     export(net, "model.onnx")
-    text = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "deploy.md").read_text()
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "abstain" in block)
     names: dict[str, Any] = {"onnxruntime": onnxruntime, "json": json, "images": images.numpy()}
     exec(code, names)

@@ -13,7 +13,7 @@ from mixmo.data.types import Dataset
 from mixmo.mixing.masks import MASKS
 from mixmo.plots import loss_weights, masks
 
-PAGE = Path(__file__).parents[2] / "docs" / "masks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts.md"
 
 
 def test_every_mask_on_the_two_images(digits: Dataset) -> None:
@@ -98,8 +98,8 @@ def test_the_curve_in_use_is_marked() -> None:
 
 
 def test_the_page_names_every_mask_and_its_area() -> None:
-    """The table of realised areas in docs/masks.md, drawn again."""
-    page = PAGE.read_text()
+    """The table of realised areas in docs/concepts.md, drawn again."""
+    page = PAGE.read_text().partition("## The masks")[2]
     rows = re.findall(r"^\| (\w+) +\|(.*)\|$", page, re.MULTILINE)[1:]
     assert [name for name, _ in rows] == list(MASKS)
     for name, cells in rows:
@@ -113,6 +113,6 @@ def test_the_page_names_every_mask_and_its_area() -> None:
 
 
 def test_the_pictures_of_the_page_are_small() -> None:
-    for name, limit in (("masks.png", 400_000), ("weights.png", 100_000)):
+    for name, limit in (("images/masks.png", 400_000), ("images/weights.png", 100_000)):
         assert f"({name})" in PAGE.read_text()
         assert 10_000 < (PAGE.parent / name).stat().st_size < limit

@@ -1,4 +1,4 @@
-"""The Python of docs/loops.md runs as it is written there."""
+"""The Python of docs/guides/loops.md runs as it is written there."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import mixmo
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "loops.md").read_text()
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "loops.md").read_text()
 BLOCKS = re.findall(r"^## ([^\n]*)$|```python\n(.*?)```", TEXT, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -64,7 +64,7 @@ def test_class_weights_and_smoothing() -> None:
 
 def test_groups_are_the_ends_and_the_core() -> None:
     names = given()
-    exec(blocks()["Which parameters learn how fast"], names)
+    exec(blocks()["Parameter groups"], names)
     outer, core = ({id(weight) for weight in names[part]} for part in ("outer", "core"))
     net = names["wrapped"]
     mix = mixmo.Mixer("cut", stride=net.stride)(*names["train_set"][:4])

@@ -1,4 +1,4 @@
-"""The Python of docs/extending.md runs as it is written there, and its parts serve the command line."""
+"""The Python of docs/guides/extend.md runs as it is written there, and its parts serve the command line."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ from mixmo.models import FAMILIES, parameters
 from mixmo.recipes import named
 from mixmo.runs.directory import Run
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "extend.md"
 OWN = ["--dataset", "hues", "--mask", "disc", "--pixel", "halves", "--model", "plain", "--depth", "2"]
 
 
@@ -72,7 +72,7 @@ def test_a_metric_of_ones_own(page: dict[str, Any], capsys: pytest.CaptureFixtur
         row = next(line for line in lines if "ensemble" in line)
         assert row[-2:] == [f"{worst:.4f}"] * 2
     assert main(["list", "metrics"]) == 0
-    assert "Share of right answers in the class that has the fewest." in capsys.readouterr().out
+    assert "Accuracy of the class with the lowest accuracy." in capsys.readouterr().out
 
 
 def test_a_run_on_a_data_set_of_ones_own_that_sees_the_centre(page: dict[str, Any]) -> None:
