@@ -124,6 +124,12 @@ def shown(show: bool = True) -> Iterator[None]:
             board.close()
 
 
+def say(text: str) -> None:
+    """Print a line on standard error, where progress is shown."""
+    if (board := _board.get()) is not None:
+        board.say(text)
+
+
 class Lasting(Console):
     """Standard error, as long as somebody listens. A training does not end because its terminal has."""
 
@@ -202,8 +208,9 @@ class Board:
             self.bars.refresh()
 
     def say(self, text: str) -> None:
-        """A line at once."""
+        """A line at once, above the bars."""
         with self.lock:
+            self.erase()
             self.console.print(Text(text), soft_wrap=True)
             self.next = time.monotonic() + EVERY
 
@@ -216,9 +223,13 @@ class Board:
         grid = Table.grid(padding=(0, 1))
         for column in ("what", "bar", "tail"):
             grid.add_column(column, no_wrap=True)
-        for work in self.told():
-            bar = ProgressBar(total=work.total, completed=work.done, width=30)  # it pulses where there is no total
-            grid.add_row(Text(work.what()), bar, Text(work.tail()))
+        works = self.told()
+        texts = [(work.what(), work.tail()) for work in works]
+        left = self.console.width - 2 - sum(max(map(len, column)) for column in zip(*texts, strict=True))
+        for work, (what, tail) in zip(works, texts, strict=True):
+            # It pulses where there is no total.
+            bar = ProgressBar(total=work.total, completed=work.done, width=max(5, min(30, left)))
+            grid.add_row(Text(what), bar, Text(tail))
         return grid
 
     def erase(self) -> None:
