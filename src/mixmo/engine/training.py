@@ -73,15 +73,15 @@ def train(
             if world.writes and not is_run(out):
                 held.enter_context(run.gone_unless_begun(ours))
             run = open_run(recipe, out, resume or not world.writes, fitted)
-            planned = run.recipe.epochs
-            if planned != recipe.epochs and not fitted:
+            stored = run.recipe
+            if stored.epochs != recipe.epochs and not fitted:
                 change_epochs(run, recipe.epochs, len(dataset.train.labels) - recipe.validation)
-                say(f"{out} was planned for {planned} epochs and is trained to {recipe.epochs}")
-                run = Run.open(out)
+                say(f"{out} was planned for {stored.epochs} epochs and is trained to {recipe.epochs}")
+                run, stored = Run.open(out), recipe
             if run.finished:  # by another process, since the last look
                 return run
         if recipe.networks == 1:
-            trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
+            trainer = Trainer(stored, dataset, run, runtime, device, loggers)
             if runtime.minutes is not None and trainer.state.step == 0:
                 trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
             trainer.run(until)

@@ -42,13 +42,14 @@ def summary(run: Run) -> Summary:
 def load_test(run: Run, root: Path | None, device: torch.device) -> Dataset:
     """The data set of a run, whose test images alone are ready; refused if its classes are others than in training."""
     dataset = data.load(run.recipe.dataset, root, device, train=False)
-    for before, now in zip_longest(run.json("dataset.json")["classes"], dataset.classes):
+    record = run.json("dataset.json")
+    for before, now in zip_longest(record["classes"], dataset.classes):
         if before != now:
             raise UserError(
                 f"{dataset.name} has changed since {run.path} was trained on it (a class: {before} -> {now}); bring "
                 "back what it was, or score other images with --on"
             )
-    return dataset
+    return dataset._replace(mean=tuple(record["mean"]), std=tuple(record["std"]))  # of the start network, perhaps
 
 
 def run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> LabelledLogits:
