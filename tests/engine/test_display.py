@@ -119,11 +119,11 @@ def test_the_last_step_is_of_the_last_epoch() -> None:
 def test_the_header_names_network_device_data_steps_and_folder(digits: Dataset) -> None:
     recipe = RECIPE.replace(validation=137)
     net = recipe.network(10, 1)
-    lines = header(recipe, digits, net, torch.device("cpu"), Schedule(recipe, 1300), Run("runs/a"), 40)
+    lines = header(Schedule(recipe, 1300), digits, net, torch.device("cpu"), Run("runs/a"), 40)
     count = sum(parameter.numel() for parameter in net.parameters())
     assert lines == [
         f"network  wrn10_2, {count:,} parameters, 2 members",
-        f"device   cpu ({torch.get_num_threads()} threads), fp32",
+        "device   cpu (1 thread), fp32",
         "data     digits: 1,300 training, 360 test images of 8x8, 10 classes",
         "steps    30 epochs of 40 steps with 64 images; 40 steps are done",
         "writes   runs/a",

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -498,29 +497,6 @@ def test_the_commit_of_a_project_around_it_is_not_ours(tmp_path: Path, monkeypat
 def test_no_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert environment(torch.device("cpu"))["commit"] is None
-
-
-def test_lost_epochs_are_told(tmp_path: Path) -> None:
-    train(SMALL, tmp_path / "run", QUIET, until=5)  # one epoch
-    (tmp_path / "run" / "metrics.jsonl").write_text("")
-    with pytest.warns(UserWarning, match="has lost its lines of epoch 1; training goes on without them"):
-        run = train(SMALL, tmp_path / "run", QUIET, resume=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert [line["epoch"] for line in run.metrics()] == [2]
-
-
-def test_a_checkpoint_beyond_the_end(tmp_path: Path) -> None:
-    run = train(SMALL, tmp_path / "run", QUIET, until=2)
-    folder = run.path / "checkpoints" / "00000002"
-    state = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps({**state, "step": 999}))
-    (folder / checksums.NAME).unlink()  # as earlier versions left it
-    with pytest.raises(UserError, match=r"00000002 cannot be used: .*it is of step 999"):
-        train(SMALL, run.path, QUIET, resume=True)
-    folder.rename(folder.with_name("00000999"))
-    with pytest.raises(UserError, match="is of step 999, but this training has"):
-        train(SMALL, run.path, QUIET, resume=True)
 
 
 def test_a_training_that_has_not_ended_says_so(runs: list[Run], tmp_path: Path):

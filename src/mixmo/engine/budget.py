@@ -60,10 +60,8 @@ def fit_epochs(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -
     epochs = int(left / each)
     if epochs < 1:
         lacking = pace.spent + pace.finish + each / MARGIN - seconds
-        raise UserError(
-            f"minutes leave {max(0, seconds):.0f} s after loading; an epoch takes {each:.0f} s here, after "
-            f"{pace.spent:.0f} s of measuring; give {math.ceil(lacking / 6) / 10:.1f} more per network"
-        )
+        times = f"minutes leave {max(0, seconds):.0f} s after loading, and an epoch takes {each:.0f} s here"
+        raise UserError(f"{times}; give {math.ceil(lacking / 6) / 10:.1f} more per network")
     return recipe.replace(epochs=epochs, warmup=recipe.warmup * epochs / recipe.epochs)
 
 

@@ -10,36 +10,32 @@ import torch
 from mixmo.data.types import Dataset
 from mixmo.engine.schedule import Schedule
 from mixmo.models import Ensemble, parameters
-from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run
 from mixmo.utils.progress import Work, clock
 
 
-def header(
-    recipe: Recipe,
-    dataset: Dataset,
-    net: Ensemble,
-    device: torch.device,
-    schedule: Schedule,
-    run: Run,
-    step: int,
-) -> list[str]:
+def header(schedule: Schedule, dataset: Dataset, net: Ensemble, device: torch.device, run: Run, step: int) -> list[str]:
     """Describe a training in a few lines: network, device, data, steps, where it writes."""
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    recipe = schedule.recipe
+    threads, members = _count(torch.get_num_threads(), "thread"), _count(recipe.members, "member")
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else threads
+    training, test = len(dataset.train.labels) - recipe.validation, len(dataset.test.labels)
+    height, width = recipe.seen(dataset.size)[1:]
     mean, std = (" ".join(f"{value:.3g}" for value in values) for values in (dataset.mean, dataset.std))
-    size = "x".join(map(str, recipe.seen(dataset.size)[1:]))
-    rows = {
-        "network": f"{recipe.architecture}, {parameters(net):,} parameters, {recipe.members} member"
-        + "s" * (recipe.members > 1),
-        "start": f"{recipe.start}, images normalised with mean {mean}, std {std}" if recipe.start else "",
-        "device": f"{device} ({hardware}), {recipe.precision}",
-        "data": f"{dataset.name}: {len(dataset.train.labels) - recipe.validation:,} training, "
-        f"{len(dataset.test.labels):,} test images of {size}, {len(dataset.classes)} classes",
-        "steps": f"{recipe.epochs} epochs of {schedule.steps_per_epoch:,} steps with {recipe.batch_size} images"
-        + (f"; {step:,} steps are done" if step else ""),
-        "writes": str(run.path),
-    }
-    return [f"{name:8} {text}" for name, text in rows.items() if text]
+    return [
+        f"network  {recipe.architecture}, {parameters(net):,} parameters, {members}",
+        *([f"start    {recipe.start}, images normalised with mean {mean}, std {std}"] if recipe.start else []),
+        f"device   {device} ({hardware}), {recipe.precision}",
+        f"data     {dataset.name}: {training:,} training, {test:,} test images of {height}x{width}, "
+        f"{len(dataset.classes)} classes",
+        f"steps    {recipe.epochs} epochs of {schedule.steps_per_epoch:,} steps with {recipe.batch_size} images"
+        + f"; {step:,} steps are done" * (step > 0),
+        f"writes   {run.path}",
+    ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number > 1)
 
 
 class Progress(Work):

@@ -134,9 +134,8 @@ def world(accelerator: str) -> World:
     try:
         return Processes(accelerator)
     except (RuntimeError, ValueError) as error:  # Fabric's own errors are of these kinds
-        raise UserError(
-            f"the processes could not be connected ({first_line(error)}); start as many on a node as it has devices"
-        ) from error
+        reason = f"the processes could not be connected ({first_line(error)})"
+        raise UserError(f"{reason}; start as many per node as it has devices") from error
 
 
 def leave() -> None:
@@ -173,16 +172,14 @@ def raise_if_process_lost(error: BaseException, world: World, step: int, checkpo
     lost = isinstance(error, dist.DistError) or any(word in str(error) for word in words)
     if world.size > 1 and isinstance(error, RuntimeError) and lost:
         kept = f"the checkpoint of step {int(checkpoint.name)} is complete" if checkpoint else "no checkpoint exists"
-        raise UserError(
-            f"another process of this training was lost by step {step} ({reason(error)}); {kept}: start all of them "
-            "again with --resume"
-        ) from error
+        what = f"another process of this training was lost by step {step} ({_reason(error)})"
+        raise UserError(f"{what}; {kept}: start all of them again with --resume") from error
 
 
-def reason(error: RuntimeError) -> str:
+def _reason(error: RuntimeError) -> str:
     """Return the message of a library without its source file and advice.
 
-    >>> reason(RuntimeError("[/a/gloo/pair.cc:537] Read error [::1]:25510: Connection reset by peer. GLHF!"))
+    >>> _reason(RuntimeError("[/a/gloo/pair.cc:537] Read error [::1]:25510: Connection reset by peer. GLHF!"))
     'Read error [::1]:25510: Connection reset by peer'
     """
     return re.sub(r"^\[\S+\] ", "", first_line(error)).partition(". ")[0]

@@ -44,10 +44,8 @@ def load_start(net: Network, start: str, dataset: Dataset) -> None:
     members = net.members if net.members != given.members else None
     converted = convert(given, members=members, classes=None if same else len(dataset.classes))
     if different := differences(shapes(net), converted.state_dict()):
-        raise UserError(
-            f"start = {start} is another network than the recipe's ({different[0]}); give the model, depth, width, "
-            "encoders and heads that it was trained with"
-        )
+        reason = f"start = {start} is another network than the recipe's ({different[0]})"
+        raise UserError(f"{reason}; give the model, depth, width, encoders and heads that it was trained with")
     net.load_state_dict(converted.state_dict())
     net.about = given.about
 

@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from mixmo.runs.directory import flat
 from mixmo.utils.errors import UserError, first_line, unknown
@@ -17,7 +17,6 @@ BUILT_IN = ("csv", "tensorboard")
 FOLDER = "logs"  # of the run directory
 
 
-@runtime_checkable
 class Logger(Protocol):
     """The part of Lightning's logger interface that is used here."""
 
@@ -35,8 +34,8 @@ class Loggers:
         self.names = [name for name in BUILT_IN if name in chosen]
         self.others = [made(logger, self.folder) for logger in chosen if logger not in BUILT_IN]
         self.ours: list[Logger] = []
-        if "tensorboard" in self.names:
-            check_tensorboard()
+        if "tensorboard" in self.names and not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
+            raise UserError("logger 'tensorboard' needs another package; pip install 'mixmo[tensorboard]'")
 
     def start(self, hyperparameters: Mapping[str, Any], logged: Sequence[Mapping[str, Any]] = ()) -> None:
         """Begin, or continue after these lines of metrics.jsonl.
@@ -97,17 +96,10 @@ def built_in(name: str, folder: Path) -> Logger:
     return TensorBoardLogger(folder, name=None, version=name)
 
 
-def check_tensorboard() -> None:
-    if importlib.util.find_spec("tensorboard") is None and importlib.util.find_spec("tensorboardX") is None:
-        raise UserError("logger 'tensorboard' needs a package that is not here; pip install 'mixmo[tensorboard]'")
-
-
 def made(chosen: str | Logger, folder: Path) -> Logger:
     """Return a logger as given, or made of the class at a dotted path, with the folder to write to if it takes one."""
-    if isinstance(chosen, Logger):
-        return chosen
     if not isinstance(chosen, str):
-        raise UserError(f"a {type(chosen).__name__} is no logger; it needs log_metrics, log_hyperparams and finalize")
+        return chosen
     module, _, name = chosen.rpartition(".")
     if not module:
         raise unknown("logger", chosen, BUILT_IN)
@@ -117,6 +109,5 @@ def made(chosen: str | Logger, folder: Path) -> Logger:
         return made(kind(**{key: str(folder) for key in taken}), folder)
     except (ImportError, AttributeError, TypeError) as error:
         raise UserError(
-            f"logger '{chosen}' cannot be made ({error}); name csv, tensorboard, or a class that needs no arguments, "
-            "such as lightning.pytorch.loggers.MLFlowLogger"
+            f"logger '{chosen}' cannot be made ({error}); give csv, tensorboard or another class"
         ) from error

@@ -31,10 +31,7 @@ def plain_norms(net: nn.Module) -> Sequence[nn.Module]:
     norms = [layer for layer in net.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     for layer in norms:
         if type(layer) is not nn.BatchNorm2d or not (layer.affine and layer.track_running_stats and layer.momentum):
-            raise UserError(
-                f"ghost batches, and several processes on CPUs, need nn.BatchNorm2d(channels), and the network has a "
-                f"{layer}; replace it, or train without them"
-            )
+            raise UserError(f"ghost batches and several CPU processes need nn.BatchNorm2d(channels), not {layer}")
     return norms
 
 

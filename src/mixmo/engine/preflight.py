@@ -25,27 +25,19 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
         raise UserError(f"size = {recipe.size}, but {dataset.name} has images of {height}x{width}; take a smaller one")
     _, height, width = recipe.seen((1, height, width))
     if recipe.saliency != "none" and not (height == width and SALIENCY[recipe.saliency].fitting(width)):
-        grids = " or ".join(map(str, SALIENCY[recipe.saliency].grids))
-        raise UserError(
-            f"saliency = {recipe.saliency} cuts square images into {grids} blocks per side, and {dataset.name} has "
-            f"{height}x{width}; resize its images or take another method"
-        )
+        blocks = " or ".join(map(str, SALIENCY[recipe.saliency].grids))
+        raise UserError(f"{recipe.saliency} needs square images of {blocks} blocks per side, not {height}x{width}")
     h, w = grid(height, width, recipe.stride)
     if recipe.mask in MASKS and recipe.members > 1 and min(h, w) < (least := MASKS[recipe.mask].minimum):
-        raise UserError(
-            f"mask '{recipe.mask}' needs features of at least {least}x{least}, and {dataset.name} gives {h}x{w}; "
-            "take another mask"
-        )
+        raise UserError(f"mask '{recipe.mask}' needs features of {least}x{least}, not {h}x{w}; take another mask")
 
 
 def check_samples(recipe: Recipe, samples: int) -> None:
     """Raise an error if too few training images are left for one step."""
     unique, left = recipe.batch_size // recipe.repetition, samples - recipe.validation
     if left < unique:
-        raise UserError(
-            f"validation = {recipe.validation} leaves {max(0, left)} of the {samples} training images of "
-            f"{recipe.dataset}, and batch_size = {recipe.batch_size} needs {unique} per step; take less of one of them"
-        )
+        wanted = f"validation = {recipe.validation} and a step of batch_size = {recipe.batch_size} ({unique} images)"
+        raise UserError(f"{wanted} need more than the {samples} training images of {recipe.dataset}; take less")
 
 
 def check_memory(
@@ -53,12 +45,10 @@ def check_memory(
 ) -> None:
     """Raise an error if a step on images (C, H, W) cannot fit into the memory of the device."""
     needed = training_bytes(net, recipe.seen(size), recipe.batch_size // processes, recipe.precision)
+    what = f"a step of {recipe.architecture} with {recipe.members} members and batch_size = {recipe.batch_size}"
     if needed > (there := memory.total(device)):
-        raise UserError(
-            f"a step of {recipe.architecture} with {recipe.members} members on {recipe.batch_size} images of "
-            f"{size[1]}x{size[2]} needs more than {memory.amount(needed)}, and there are {memory.amount(there)}; "
-            "take a smaller batch_size or width, or fewer members"
-        )
+        amounts = f"needs more than {memory.amount(needed)}, and there are {memory.amount(there)}"
+        raise UserError(f"{what} {amounts}; take a smaller batch_size or width, or fewer members")
 
 
 def check_world(recipe: Recipe, world: World) -> None:
@@ -69,10 +59,8 @@ def check_world(recipe: Recipe, world: World) -> None:
         raise UserError(f"{used[0]} works on a whole batch, and on one device only; start it without torchrun")
     parts = recipe.ghosts if recipe.ghost else recipe.batch_size
     if parts % world.size:
-        what = "ghost batches" if recipe.ghost else "images"
-        raise UserError(
-            f"the {parts} {what} of a step cannot be divided among {world.size} processes; take another batch_size"
-        )
+        what = f"{parts} {'ghost batches' if recipe.ghost else 'images'} per step"
+        raise UserError(f"{what} cannot be divided among {world.size} processes; take another batch_size")
 
 
 def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
@@ -83,10 +71,6 @@ def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
         return
     for what in ("classes", "size", "images"):
         old, new = before.get(what, now[what]), now[what]  # earlier versions did not count the images
-        if old != new:
-            known = old if isinstance(old, list) else [old]
-            was, found = next(pair for pair in zip_longest(known, new) if pair[0] != pair[1])
-            raise UserError(
-                f"{recipe.dataset} has changed since the training in {run.path} began ({what}: {was} -> {found}); "
-                "restore it, or train into another --out"
-            )
+        if different := [f"{was} -> {found}" for was, found in zip_longest(old, new) if was != found]:
+            change = f"({what}: {different[0]}) since the training in {run.path} began"
+            raise UserError(f"{recipe.dataset} has changed {change}; restore it, or give another --out")

@@ -26,24 +26,18 @@ def write_results(
     epoch is used again if it was predicted in float32 with the weights as they are stored.
     """
     last, scores = {name: tensor.clone() for name, tensor in scorer.net.state_dict().items()}, dict(summary)
-    if scorer.recipe.precision != "fp32" or runtime.compact:
-        scored = None
     for which, weights in (("best", last if best is None else best), ("last", last)):
         if which == "best" or best is not None:
             stored = halve(weights) if runtime.compact else weights
             scorer.net.load_state_dict(stored)
-            known = scored if weights is last else None
-            tensors = scorer.stored(known)
-            test = known["test"] if known else None
-            # On the CPU, as from the files.
-            report = test.report if test and test.logits.is_cpu else evaluate(*_on_cpu(tensors))
+            same = weights is last and scorer.recipe.precision == "fp32" and not runtime.compact
+            tensors = scorer.stored(scored if same else None)
+            logits, labels = tensors["logits"].cpu(), tensors["labels"].cpu()  # scored there, as from the files
+            known = scored["test"] if scored else None
+            report = known.report if known and known.logits is logits else evaluate(logits, labels)
         scores[which] = report.to_dict()
         if scorer.world.writes:
             save_tensors(tensors, run.path / f"logits-{which}.safetensors")
             save_tensors(stored, run.path / f"{which}.safetensors", runtime.shard_mb)
     if scorer.world.writes:
         run.finish(scores)
-
-
-def _on_cpu(tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    return tensors["logits"].cpu(), tensors["labels"].cpu()

@@ -23,10 +23,8 @@ def open_run(recipe: Recipe, out: Path, resume: bool, fitted: bool) -> Run:
     free = ("epochs", "warmup") if fitted else ("epochs",)
     different = [f"{key} {theirs[key]} -> {ours[key]}" for key in ours if ours[key] != theirs[key] and key not in free]
     if different:
-        raise UserError(
-            f"{out} is a run of another recipe ({', '.join(different)}); leave these fields out to resume with its "
-            "own, or give another --out"
-        )
+        changes = ", ".join(different)
+        raise UserError(f"{out} is a run of another recipe ({changes}); leave these out, or give another --out")
     return run
 
 
@@ -48,31 +46,29 @@ def change_epochs(run: Run, epochs: int, samples: int) -> None:
     """
     networks = [Run(path) for path in run.networks() if is_run(path)]
     for network in networks:
-        _check_schedule(network, epochs, samples)
-    for network in dict.fromkeys([*networks, run]):
-        _set_epochs(network, epochs)
+        if reason := _obstacle(network, epochs, samples):
+            remedy = f"leave it at {run.recipe.epochs}, or train into another --out"
+            raise UserError(f"{network.path} cannot be trained to {epochs} epochs: {reason}; {remedy}")
+    for changed in dict.fromkeys([*networks, run]):
+        _set_epochs(changed, epochs)
 
 
-def _check_schedule(run: Run, epochs: int, samples: int) -> None:
-    recipe, state = run.recipe, Checkpoints(run.path / "checkpoints").state()
-    longer = recipe.replace(epochs=epochs)
-    before, after, mixer = Schedule(recipe, samples), Schedule(longer, samples), recipe.mixer()
-    steps = before.steps if state is None and run.finished else 0 if state is None else state.step
-    trained = -(-steps // before.steps_per_epoch)
-    if (state is None and run.finished) or steps > after.steps:
-        missing = f"it has trained {trained} already" if state else "its folder checkpoints is missing"
-        raise UserError(f"{run.path} cannot be trained to {epochs} epochs: {missing}; train into another --out")
+def _obstacle(run: Run, epochs: int, samples: int) -> str | None:
+    """Return why the number of epochs cannot change, or None if it can."""
+    recipe, state, mixer = run.recipe, Checkpoints(run.path / "checkpoints").state(), run.recipe.mixer()
+    if state is None:
+        return "it has no checkpoint to continue from" if run.finished else None
+    before, after = Schedule(recipe, samples), Schedule(recipe.replace(epochs=epochs), samples)
+    trained = -(-state.step // before.steps_per_epoch)
+    if state.step > after.steps:
+        return f"it has trained {trained} already"
     for epoch in range(trained):
-        step = min(steps, (epoch + 1) * before.steps_per_epoch) - 1
-        for what, was, planned in (
-            ("learning rate", before.lr(step), after.lr(step)),
-            ("p", mixer.chance(before.progress(step)), mixer.chance(after.progress(step))),
-        ):
+        step = min(state.step, (epoch + 1) * before.steps_per_epoch) - 1
+        rates, chances = zip(*((s.lr(step), mixer.chance(s.progress(step))) for s in (before, after)), strict=True)
+        for what, (was, planned) in {"learning rate": rates, "p": chances}.items():
             if was != planned:
-                raise UserError(
-                    f"{run.path} cannot be trained to {epochs} epochs instead of {recipe.epochs}: its {what} in epoch "
-                    f"{epoch + 1} was {was:.4g}, and would have been {planned:.4g}; train into another --out"
-                )
+                return f"its {what} in epoch {epoch + 1} was {was:.4g} and would have been {planned:.4g}"
+    return None
 
 
 def _set_epochs(run: Run, epochs: int) -> None:

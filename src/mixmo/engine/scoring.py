@@ -21,10 +21,8 @@ class DivergedError(UserError):
 
 
 def diverged(what: str, recipe: Recipe) -> DivergedError:
-    return DivergedError(
-        f"{what}: training diverged, and nothing more was saved; take a lower lr (it is {recipe.lr}) or a longer "
-        "warmup, and another --out"
-    )
+    remedy = f"take a lower lr (it is {recipe.lr}) or a longer warmup, and another --out"
+    return DivergedError(f"{what}: training diverged, and nothing more was saved; {remedy}")
 
 
 def check_outputs(logits: Tensor, recipe: Recipe) -> None:

@@ -120,7 +120,8 @@ class Trainer:
         state, last = self.state, self.schedule.steps if until is None else min(until, self.schedule.steps)
         with stop_signals() as stopped, self.closed():
             self.begin()
-            with Progress(self.schedule, state.step, self.header()) as progress:
+            lines = header(self.schedule, self.dataset, self.net, self.device, self.run_folder, state.step)
+            with Progress(self.schedule, state.step, lines) as progress:
                 self.end_epoch(progress)  # one that ended before the training was stopped, but was not scored
                 while state.step < last and not self.stopping:
                     self.train_epoch(last, stopped, progress)
@@ -252,10 +253,6 @@ class Trainer:
         best = None if state.best_step == state.step else self.best
         write_results(self.run_folder, self.scorer, best, self.scored, summary, self.runtime)
         self.world.told(None)  # no process leaves before the files are there
-
-    def header(self) -> list[str]:
-        """Describe the training in a few lines."""
-        return header(self.recipe, self.dataset, self.net, self.device, self.schedule, self.run_folder, self.state.step)
 
     @contextmanager
     def saved_if_unreadable(self, agreed: bool = True) -> Iterator[None]:
