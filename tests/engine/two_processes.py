@@ -125,7 +125,7 @@ def main(folder: Path) -> int:
         found["error"] = str(error)
     flags = world.any(world.rank == 1, False)
     assert flags == (True, False)
-    assert world.told(world.rank) == 0
+    assert world.broadcast(world.rank) == 0
     rows = torch.arange(5.0)[world.part(5)]
     assert world.gather(rows, 0, 5).tolist() == [0, 1, 2, 3, 4]
     with patch("mixmo.engine.trainer.fresh_network", double):

@@ -41,7 +41,7 @@ def measure(step: Step, draws: Iterable[Draws], steps: int, scorer: Scorer, wait
         if number >= warm:
             wait()
             marks.append(time.monotonic())
-            if scorer.world.told(marks[-1] - marks[0] > SECONDS):  # all processes stop with the writing one
+            if scorer.world.broadcast(marks[-1] - marks[0] > SECONDS):  # all processes stop with the writing one
                 break
     scorer.score(scorer.dataset.test)
     scoring = timed(lambda: [scorer.score(split) for split in scorer.splits.values()])

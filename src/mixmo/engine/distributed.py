@@ -63,7 +63,7 @@ class World:
         """Return for each flag whether it is set in any process, without waiting for the device."""
         return flags
 
-    def told(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Return the value of the writing process."""
         return value
 
@@ -120,7 +120,7 @@ class Processes(World):
         dist.all_reduce(values, dist.ReduceOp.MAX, self.hosts)
         return tuple(bool(value) for value in values)
 
-    def told(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         box = [value]
         dist.broadcast_object_list(box, 0, self.hosts)
         return box[0]

@@ -110,7 +110,7 @@ class Trainer:
             pace = measure(self.step, draws, steps, self.scorer, self.read_meter)
         self.state.meter = (0.0, 0.0)
         pace = pace._replace(scoring=pace.scoring / self.runtime.score_every)
-        self.recipe = self.world.told(fit_epochs(self.recipe, self.schedule, pace, seconds))
+        self.recipe = self.world.broadcast(fit_epochs(self.recipe, self.schedule, pace, seconds))
         self.schedule = Schedule(self.recipe, len(self.train_split.labels))
         if self.world.writes:
             self.run_folder.write_recipe(self.recipe)
@@ -252,7 +252,7 @@ class Trainer:
         }
         best = None if state.best_step == state.step else self.best
         write_results(self.run_folder, self.scorer, best, self.scored, summary, self.runtime)
-        self.world.told(None)  # no process leaves before the files are there
+        self.world.broadcast(None)  # no process leaves before the files are there
 
     @contextmanager
     def saved_if_unreadable(self, agreed: bool = True) -> Iterator[None]:
