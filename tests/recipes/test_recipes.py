@@ -143,5 +143,5 @@ def test_a_recipe_cannot_be_changed_in_place() -> None:
 
 def test_a_mask_too_large_for_the_image(tmp_path: Path) -> None:
     recipe = named("digits/patchup-mixmo").replace(model="preactresnet", depth=18, width=1)
-    with pytest.raises(UserError, match=r"mask 'patchup' needs features of at least 7.*gives 4x4"):
+    with pytest.raises(UserError, match="patchup"):
         train(recipe, tmp_path / "run", RUNTIME)
