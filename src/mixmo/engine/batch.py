@@ -63,12 +63,7 @@ class Batches:
     """The training batches of a recipe over a split."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        dataset: Dataset,
-        split: Split,
-        part: slice = slice(None),
-        net: Network | None = None,
+        self, recipe: Recipe, dataset: Dataset, split: Split, part: slice = slice(None), net: Network | None = None
     ) -> None:
         """Prepare batches; draws are for all samples of a batch, and only `part` of them is made here.
 

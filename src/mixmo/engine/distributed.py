@@ -82,10 +82,7 @@ class Processes(World):
         options: dict[str, Any] = {"gradient_as_bucket_view": True}
         options["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
         self.fabric = Fabric(
-            accelerator=accelerator,
-            devices=world // nodes,
-            num_nodes=nodes,
-            strategy=DDPStrategy(**options),
+            accelerator=accelerator, devices=world // nodes, num_nodes=nodes, strategy=DDPStrategy(**options)
         )
         self.fabric.launch()
         self.rank, self.size = self.fabric.global_rank, self.fabric.world_size
