@@ -13,7 +13,6 @@ from mixmo.engine import Runtime, train
 from mixmo.engine.display import Progress, header
 from mixmo.engine.schedule import Schedule
 from mixmo.recipes import named
-from mixmo.runs.directory import Run
 from mixmo.utils import progress
 from mixmo.utils.progress import Work, shown
 
@@ -119,7 +118,7 @@ def test_the_last_step_is_of_the_last_epoch() -> None:
 def test_the_header_names_network_device_data_steps_and_folder(digits: Dataset) -> None:
     recipe = RECIPE.replace(validation=137)
     net = recipe.network(10, 1)
-    lines = header(Schedule(recipe, 1300), digits, net, torch.device("cpu"), Run("runs/a"), 40)
+    lines = header(Schedule(recipe, 1300), digits, net, torch.device("cpu"), Path("runs/a"), 40)
     count = sum(parameter.numel() for parameter in net.parameters())
     assert lines == [
         f"network  wrn10_2, {count:,} parameters, 2 members",

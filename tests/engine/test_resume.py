@@ -110,7 +110,7 @@ def test_all_networks_of_an_ensemble_are_trained_longer(tmp_path: Path) -> None:
     train(recipe, tmp_path / "run", RUNTIME)
     longer = train(recipe.replace(epochs=2), tmp_path / "run", RUNTIME, resume=True)
     assert [Run.open(path).recipe.epochs for path in (longer.path, *longer.networks())] == [2, 2, 2]
-    assert all(len(Run(path).metrics()) == 2 for path in longer.networks())
+    assert all(len(Run.open(path).metrics()) == 2 for path in longer.networks())
 
 
 def command(out: Path, *words: str) -> int:
@@ -124,7 +124,7 @@ def test_the_command_resumes_with_the_folder_alone(
     train(recipe, tmp_path / "run", RUNTIME, until=STEPS + 2)
     assert command(tmp_path / "run") == 0
     assert "7 steps are done" in capsys.readouterr().err
-    assert_same(Run(tmp_path / "run"), planned)
+    assert_same(Run.open(tmp_path / "run"), planned)
     assert command(tmp_path / "run", "--width", "2") == 2
     assert "width 1 -> 2" in capsys.readouterr().err
     assert command(tmp_path / "run", "--epochs", "4") == 0

@@ -223,7 +223,7 @@ def test_a_signal_in_the_last_epoch_ends_an_ensemble(tmp_path: Path, monkeypatch
         patch.setattr(Trainer, "score", interrupted)
         with pytest.raises(Stopped, match=r"finished before it could stop; --resume"):
             train(recipe, tmp_path / "run", RUNTIME)
-    assert Run(tmp_path / "run" / "0").finished
+    assert (tmp_path / "run" / "0" / "scores.json").is_file()
     assert not (tmp_path / "run" / "1").exists()
     assert train(recipe, tmp_path / "run", RUNTIME, resume=True).finished
 
@@ -560,7 +560,8 @@ def test_an_error_after_the_first_step_keeps_the_run(
         with pytest.raises(type(error)):
             train(SMALL, tmp_path / "run", RUNTIME, resume=True, loggers=[logger])
     logger.finalize.assert_called_once_with(status)
-    assert train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4).begun
+    run = train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4)
+    assert [path.name for path in run.path.glob("checkpoints/0*")] == ["00000004"]
 
 
 def test_an_epoch_that_could_not_be_scored_is_scored_first(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,11 +11,12 @@ import torch
 from mixmo.data.types import Dataset
 from mixmo.engine.schedule import Schedule
 from mixmo.models import Ensemble, parameters
-from mixmo.runs.directory import Run
 from mixmo.utils.progress import Work, clock
 
 
-def header(schedule: Schedule, dataset: Dataset, net: Ensemble, device: torch.device, run: Run, step: int) -> list[str]:
+def header(
+    schedule: Schedule, dataset: Dataset, net: Ensemble, device: torch.device, out: Path, step: int
+) -> list[str]:
     """Describe a training in a few lines: network, device, data, steps, where it writes."""
     recipe = schedule.recipe
     threads, members = _count(torch.get_num_threads(), "thread"), _count(recipe.members, "member")
@@ -30,7 +32,7 @@ def header(schedule: Schedule, dataset: Dataset, net: Ensemble, device: torch.de
         f"{len(dataset.classes)} classes",
         f"steps    {recipe.epochs} epochs of {schedule.steps_per_epoch:,} steps with {recipe.batch_size} images"
         + f"; {step:,} steps are done" * (step > 0),
-        f"writes   {run.path}",
+        f"writes   {out}",
     ]
 
 

@@ -120,7 +120,7 @@ class Trainer:
         state, last = self.state, self.schedule.steps if until is None else min(until, self.schedule.steps)
         with stop_signals() as stopped, self.closed():
             self.begin()
-            lines = header(self.schedule, self.dataset, self.net, self.device, self.run_folder, state.step)
+            lines = header(self.schedule, self.dataset, self.net, self.device, self.run_folder.path, state.step)
             with Progress(self.schedule, state.step, lines) as progress:
                 self.end_epoch(progress)  # one that ended before the training was stopped, but was not scored
                 while state.step < last and not self.stopping:
