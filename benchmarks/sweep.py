@@ -25,7 +25,7 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     from torch._inductor.runtime import triton_heuristics
 
     from mixmo.engine import benchmark
-    from mixmo.engine.step_timer import Bed
+    from mixmo.engine.step_timer import StepTimer
     from mixmo.models import multiply_adds
     from mixmo.recipes import named
 
@@ -62,17 +62,17 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     recipe = named(method).replace(width=int(width), batch_size=int(batch), ghost=ghost, precision="bf16")
     device = torch.device("cuda")
     dataset = benchmark.synthetic("cifar100", device)
-    bed = Bed(recipe, dataset, device, compiled="eager" not in options)
+    timer = StepTimer(recipe, dataset, device, compiled="eager" not in options)
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    first = bed.warm_up()
+    first = timer.warm_up()
     ready()
     for _ in range(16):
-        bed.next_step()
-    losses = (bed.step.meter / 20).tolist()
-    alone_, whole = (benchmark.timed(call, device, 0.35, 5) for call in (bed.same_step, bed.next_step))
+        timer.next_step()
+    losses = (timer.step.meter / 20).tolist()
+    alone_, whole = (benchmark.timed(call, device, 0.35, 5) for call in (timer.same_step, timer.next_step))
     n = recipe.batch_size
-    operations = 6 * multiply_adds(bed.net, (3, 32, 32))
+    operations = 6 * multiply_adds(timer.net, (3, 32, 32))
     result: dict[str, Any] = {
         "job": job,
         "step": n / alone_.seconds,
@@ -83,13 +83,13 @@ def work(out: Path, jobs: list[str], job: str) -> None:
         "tflops": operations * n / whole.seconds / 1e12,
         "memory_gib": torch.cuda.max_memory_allocated() / 2**30,
         "compile_s": first - wait["seconds"],
-        "mode": bed.step.mode,
+        "mode": timer.step.mode,
         "loss": losses,  # of the first 20 steps: the same for every way to run them
     }
-    result["host_ms"] = host_ms(bed.next_step)
-    result["host_draw_ms"] = host_ms(lambda: bed.batches.draw(bed.samples(0), bed.stream.at("step", 1)))
+    result["host_ms"] = host_ms(timer.next_step)
+    result["host_draw_ms"] = host_ms(lambda: timer.batches.draw(timer.samples(0), timer.stream.at("step", 1)))
     if "profile" in options:
-        (out / f"{job}.profile".replace(":", "_")).write_text(kernels(bed.next_step))
+        (out / f"{job}.profile".replace(":", "_")).write_text(kernels(timer.next_step))
     result["process_s"] = time.perf_counter() - began
     result["measuring_s"] = time.perf_counter() - start - wait["seconds"] - result["compile_s"]
     (out / f"{job}.json".replace(":", "_")).write_text(json.dumps(result))

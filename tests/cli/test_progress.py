@@ -15,7 +15,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, train
 from mixmo.engine.benchmark import Meter, Row
 from mixmo.engine.estimate import estimate
-from mixmo.engine.step_timer import Bed
+from mixmo.engine.step_timer import StepTimer
 from mixmo.engine.trainer import Trainer
 from mixmo.evaluation.multiplex import score_multiplexed
 from mixmo.evaluation.run_scores import score_runs
@@ -38,7 +38,7 @@ COMMANDS = {  # the work that each shows, and its number of parts if that is kno
     "export RUN --to OUT/net.pt2 --precision bf16": {"writing net.pt2": None, "measuring Top1": 720},
     "bench digits/vanilla --width 1 --seconds 0.01 --repeats 1": {"measuring vanilla, prediction": 4},
     "bench digits/cut-mixmo --width 1 --seconds 0.01 --repeats 1": {"measuring M=2, prediction, folded": 8},
-    "show digits/cut-mixmo --width 1": {"first steps, which do not count": None, "timing steps": None},
+    "show digits/cut-mixmo --width 1": {"warm-up steps": None, "timing steps": None},
     "data check folder:FOLDER@16": {"decoding train-16 in FOLDER": 4, "decoding test-16 in FOLDER": 6},
     "train digits/vanilla --width 1 --epochs 1 --networks 2 --out OUT/two": {"networks": 2, "training": 22},
 }
@@ -93,12 +93,12 @@ def test_first_step_shows_that_it_compiles(
     monkeypatch.setattr(progress, "FIRST", 0.0)
     monkeypatch.setattr(progress, "SHORT", 0.0)
     monkeypatch.setattr(progress, "TICK", 0.01)
-    bed = Bed(named("digits/vanilla").replace(width=1), digits, CPU, compiled=True)
-    gradients = bed.step._gradients
-    monkeypatch.setattr(bed.step, "_gradients", lambda draws: (time.sleep(0.1), gradients(draws))[1])
+    timer = StepTimer(named("digits/vanilla").replace(width=1), digits, CPU, compiled=True)
+    gradients = timer.step._gradients
+    monkeypatch.setattr(timer.step, "_gradients", lambda draws: (time.sleep(0.1), gradients(draws))[1])
     with shown():
-        bed.next_step()
-        bed.next_step()
+        timer.next_step()
+        timer.next_step()
     assert [work.doing for work in works] == ["compiling the step"]
     assert capsys.readouterr().err == "compiling the step: 0:00 so far\n"
 
@@ -128,4 +128,4 @@ def test_train_shows_progress_unless_quiet(
 ) -> None:
     train(named("digits/vanilla").replace(width=1, epochs=1), tmp_path / "run", Runtime(device="cpu"))
     assert works[0].doing == "training"
-    assert capsys.readouterr().err.startswith("epoch 1/1  loss ")
+    assert capsys.readouterr().err.splitlines()[5].startswith("epoch 1/1  loss ")

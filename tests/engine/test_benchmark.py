@@ -1,4 +1,4 @@
-"""What is measured and how it hangs together; not how fast this machine is."""
+"""The rows of a benchmark and their relations; not how fast this machine is."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 TRAINING = ["training step", "training end to end"]
 
 
-def test_every_row(digits: Dataset) -> None:
+def test_a_benchmark_has_every_row(digits: Dataset) -> None:
     recipe = named("digits/cut-mixmo").replace(width=1, batch_size=32)
     *_, result = benchmark(recipe, CPU, seconds=0.01, repeats=2)
     found = [(row.network, row.what) for row in result.rows]
@@ -36,6 +36,6 @@ def test_random_images_have_the_shape_of_the_data_set(digits: Dataset) -> None:
     assert len(made.classes) == len(digits.classes)
 
 
-def test_what_has_no_known_shape_is_refused() -> None:
-    with pytest.raises(UserError, match="no benchmark in the shape of data set 'folder:imagenet@256'; there are: dig"):
+def test_a_data_set_of_unknown_shape_is_rejected() -> None:
+    with pytest.raises(UserError, match="folder:imagenet@256"):
         synthetic("folder:imagenet@256", CPU)

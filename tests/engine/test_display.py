@@ -1,14 +1,29 @@
-"""Progress of a training where there is no terminal: a line now and then, with rate and time left."""
+"""Progress of a training: header, one line per epoch, a bar that fits 80 columns; plain lines without a terminal."""
+
+import io
+from pathlib import Path
 
 import pytest
+import torch
+from rich.console import Console
+from rich.text import Text
 
-from mixmo.engine.display import Progress
+from mixmo.data.types import Dataset
+from mixmo.engine import Runtime, train
+from mixmo.engine.display import Progress, header
 from mixmo.engine.schedule import Schedule
 from mixmo.recipes import named
 from mixmo.utils import progress
-from mixmo.utils.progress import shown
+from mixmo.utils.progress import Work, shown
 
 RECIPE = named("digits/cut-mixmo")
+RECORD = {
+    "epoch": 1,
+    "lr": 0.05,
+    "seconds": 61.0,
+    "train": {"loss": 2.0},
+    "test": {"ensemble": {"top1": 0.5, "nll": 1}},
+}
 
 
 @pytest.fixture
@@ -20,10 +35,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def training(done: int = 0) -> Progress:
-    return Progress(RECIPE, Schedule(RECIPE, 1437), done)
+    return Progress(Schedule(RECIPE, 1437), done)
 
 
-def test_a_long_epoch_is_not_silent(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
+def test_without_a_terminal_a_long_epoch_has_a_line_per_minute(
+    capsys: pytest.CaptureFixture[str], now: list[float]
+) -> None:
     with shown(), training() as work:
         assert work.board is not None
         for step in range(1, 151):
@@ -37,21 +54,18 @@ def test_a_long_epoch_is_not_silent(capsys: pytest.CaptureFixture[str], now: lis
     assert lines[2].startswith("epoch 3/30  step 130/1320")  # 44 steps each, also where no epoch between was scored
 
 
-def test_an_epoch_is_told_at_once(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
+def test_a_scored_epoch_has_a_line_at_once(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
     """And the line that would have come soon after does not."""
     with shown(), training(44) as work:
         assert work.board is not None
-        scores = {"top1": 0.5, "nll": 1.0, "nllc": 0.9}
         now[0] += 9
-        work.epoch({"epoch": 1, "step": 44, "train": {"loss": 2.0}, "test": {"ensemble": scores}})
+        work.epoch(RECORD)
         now[0] += 59
         work.board.tick()
-    assert capsys.readouterr().err == "epoch 1/30  loss 2.0000  top1 50.00  nll 1.0000  nllc 0.9000\n"
+    assert capsys.readouterr().err == "epoch 1/30  loss 2.0000  Top1 50.00  NLL 1.0000  lr 0.05  time 1:01\n"
 
 
-def test_compilation_in_the_first_step_is_no_measure_of_the_others(
-    capsys: pytest.CaptureFixture[str], now: list[float]
-) -> None:
+def test_the_first_step_is_not_counted_in_the_pace(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
     with shown(), training(120) as work:
         assert work.board is not None
         for step, seconds in ((121, 150.0), (122, 29.0), (123, 31.0)):
@@ -62,25 +76,68 @@ def test_compilation_in_the_first_step_is_no_measure_of_the_others(
     assert lines == ["epoch 3/30  step 121/1320", "epoch 3/30  step 123/1320  2.1 images/s  9:58:30 left"]
 
 
-def test_a_bar_leaves_where_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_terminal_epochs_stay_and_bars_fit_80_columns(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, drawn = (Console(file=io.StringIO(), force_terminal=True, width=80) for _ in range(2))
+    monkeypatch.setattr(progress, "Lasting", lambda **_: terminal)
+    schedule = Schedule(RECIPE.replace(epochs=1200, batch_size=128, repetition=1), 100_000)
+    with shown(), Progress(schedule, 781 * 1000) as work, Work("predicting test images", 10_000):
+        assert work.board is not None
+        for step in (0, 100):
+            now[0] += 1.0
+            work.step(781 * 1000 + step)
+        drawn.print(work.board.drawn())
+        work.epoch({**RECORD, "epoch": 1200, "seconds": 360_000.0})
+    bars, kept = (Text.from_ansi(console.file.getvalue()).plain.splitlines() for console in (drawn, terminal))  # type: ignore[attr-defined]
+    assert bars[0].endswith("83 %  12,800 images/s  26:01 left")  # nothing is cut
+    assert len(bars) == 2
+    line = "epoch 1200/1200  loss 2.0000  Top1 50.00  NLL 1.0000  lr 0.05  time 100:00:00"
+    assert [text for text in kept if "Top1" in text] == [line]
+    assert max(map(len, [*bars, line])) <= 80
+
+
+def test_a_training_that_stops_says_at_which_step(capsys: pytest.CaptureFixture[str]) -> None:
     with shown(), training() as work:
         assert work.board is not None
         work.board.live = True
         for step in range(1, 23):
             work.step(step)
-    assert capsys.readouterr().err.startswith("epoch 1/30  step 22/1320  ")
+    assert capsys.readouterr().err.startswith("epoch 1/30  step 22/1320")
 
 
 def test_the_last_step_is_of_the_last_epoch() -> None:
-    def told(done: int, step: int | None = None) -> str:
+    def shown_as(done: int, step: int | None = None) -> str:
         work = training(done)
         if step is not None:
             work.step(step)
         return work.what()
 
-    assert [told(0), told(0, 1), told(0, 44), told(44), told(44, 45), told(44, 1320), told(1320)] == [
-        f"epoch {k}/30" for k in (1, 1, 1, 2, 2, 30, 30)
+    found = [shown_as(0), shown_as(0, 1), shown_as(0, 44), shown_as(44), shown_as(44, 45), shown_as(44, 1320)]
+    assert [*found, shown_as(1320)] == [f"epoch {k}/30" for k in (1, 1, 1, 2, 2, 30, 30)]
+
+
+def test_the_header_names_network_device_data_steps_and_folder(digits: Dataset) -> None:
+    recipe = RECIPE.replace(validation=137)
+    net = recipe.network(10, 1)
+    lines = header(Schedule(recipe, 1300), digits, net, torch.device("cpu"), Path("runs/a"), 40)
+    count = sum(parameter.numel() for parameter in net.parameters())
+    assert lines == [
+        f"network  wrn10_2, {count:,} parameters, 2 members",
+        "device   cpu (1 thread), fp32",
+        "data     digits: 1,300 training, 360 test images of 8x8, 10 classes",
+        "steps    30 epochs of 40 steps with 64 images; 40 steps are done",
+        "writes   runs/a",
     ]
-    work = training(1320)
-    work.epoch({"epoch": 30, "test": {"ensemble": {"top1": 0.5, "nll": 1.0}}})
-    assert work.what() == "epoch 30/30  top1 50.00  nll 1.000"
+
+
+def test_a_training_prints_plain_lines_and_nothing_if_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = RECIPE.replace(epochs=2, width=1, batch_size=512)
+    train(recipe, tmp_path / "run", Runtime(device="cpu"))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.replace("\n", "").isprintable()  # no control characters
+    assert [line.split()[0] for line in err.splitlines()] == [
+        *("network", "device", "data", "steps", "writes"),
+        *("epoch", "epoch"),
+    ]
+    train(recipe, tmp_path / "quiet", Runtime(device="cpu", quiet=True))
+    assert capsys.readouterr() == ("", "")

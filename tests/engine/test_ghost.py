@@ -82,10 +82,8 @@ def test_statistics_of_half_precision_are_in_float32() -> None:
         nn.BatchNorm2d(3, track_running_stats=False),
     ],
 )
-def test_a_normalisation_that_would_see_the_whole_batch_is_refused(layer: nn.Module) -> None:
-    with pytest.raises(
-        UserError, match=r"ghost batches, .* need nn.BatchNorm2d\(channels\); the network has a BatchNorm"
-    ):
+def test_ghost_batches_reject_other_normalisations(layer: nn.Module) -> None:
+    with pytest.raises(UserError, match="BatchNorm2d"):
         set_ghost(nn.Sequential(nn.BatchNorm2d(3), layer), 4)
 
 
@@ -175,5 +173,5 @@ def test_ghost_batches_are_not_cut_by_processes() -> None:
     world = World()
     world.size = 4
     check_world(named("digits/cut-mixmo").replace(batch_size=64, ghost=16), world)
-    with pytest.raises(UserError, match="the 2 ghost batches of a step cannot be shared out among 4 processes"):
+    with pytest.raises(UserError, match="2 ghost batches"):
         check_world(named("digits/cut-mixmo").replace(batch_size=64, ghost=32), world)

@@ -1,5 +1,6 @@
-"""A training that begins with trained weights: other members, other classes, stopped and resumed."""
+"""A training that starts from a trained network: other members, other classes, its normalisation, resumed."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import pytest
 import torch
 
 import mixmo
+from helpers import assert_same
 from mixmo import UserError
 from mixmo.cli.app import main
 from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime, train
 from mixmo.engine.initialization import fresh_network
+from mixmo.evaluation.run_scores import score_runs
 from mixmo.models import Network
 from mixmo.recipes import Recipe, named
 from mixmo.runs.directory import Run
@@ -80,33 +83,53 @@ def test_training_goes_on_from_there_and_resumes_without_it(plain: Run, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"width": 2}, "is another network than the recipe's (core"),
-        ({"start": "nowhere"}, "nowhere does not exist; give a saved folder"),
-    ],
+    ("change", "word"), [({"width": 2}, "another network than the recipe's"), ({"start": "nowhere"}, "nowhere")]
 )
-def test_what_does_not_fit_is_refused(
-    plain: Run, digits: Dataset, tmp_path: Path, change: dict[str, object], message: str
+def test_a_start_network_that_does_not_fit_is_rejected(
+    plain: Run, digits: Dataset, tmp_path: Path, change: dict[str, object], word: str
 ) -> None:
     recipe: Recipe = PAIR.replace(**{"start": str(plain.path), **change})  # type: ignore[arg-type]
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=word):
         train(recipe, tmp_path / "run", RUNTIME)
-    assert message in str(refused.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_wrapped_networks_are_refused(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrapped_start_network_is_rejected(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [torch.nn.Conv2d(1, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 10)]
     wrapped = mixmo.wrap(torch.nn.Sequential(*layers), size=(1, 8, 8))
     monkeypatch.setattr("mixmo.engine.initialization.load", lambda _: wrapped)
-    with pytest.raises(UserError, match=r"is a Wrapped; train it in a loop of your own"):
+    with pytest.raises(UserError, match="Wrapped"):
         fresh_network(PAIR.replace(start="somewhere"), digits)
 
 
-def test_the_command(plain: Run, tmp_path: Path) -> None:
+def test_the_start_network_s_normalisation_is_used_and_kept(
+    plain: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In training, on resume without the start network, in the run's metadata and scores; the header names it."""
+    start = Path(shutil.copytree(plain.path, tmp_path / "start"))
+    record = json.loads((start / "dataset.json").read_text()) | {"mean": [0.25], "std": [0.5]}
+    (start / "dataset.json").write_text(json.dumps(record))
+    (start / "SHA256SUMS").unlink()
+    recipe = PAIR.replace(lr=0.01, start=str(start))
+    whole = train(recipe, tmp_path / "whole", Runtime(device="cpu"))
+    assert "images normalised with mean 0.25, std 0.5" in capsys.readouterr().err
+    train(recipe, tmp_path / "halved", RUNTIME, until=5)
+    shutil.rmtree(start)
+    assert_same(train(recipe, tmp_path / "halved", RUNTIME, resume=True), whole)
+    about = mixmo.load(whole.path).about
+    assert about is not None
+    assert (about.mean, about.std) == ((0.25,), (0.5,))
+    assert score_runs([whole], "weights").reports == score_runs([whole]).reports
+
+
+def test_the_command_suggests_a_smaller_learning_rate(
+    plain: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["train", "digits/cut-mixmo", "--start", str(plain.path), "--width", "1", "--epochs", "1"]
-    assert main([*words, "--device", "cpu", "--quiet", "true", "--out", str(tmp_path / "run")]) == 0
-    net = mixmo.load(tmp_path / "run")
-    assert isinstance(net, Network)
+    words += ["--device", "cpu", "--batch_size", "512"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    assert "--lr 0.02" in capsys.readouterr().err
+    assert isinstance(mixmo.load(tmp_path / "run"), Network)
     assert Run.open(tmp_path / "run").recipe.start == str(plain.path)
+    assert main([*words, "--lr", "0.01", "--out", str(tmp_path / "lower")]) == 0
+    assert "--lr" not in capsys.readouterr().err

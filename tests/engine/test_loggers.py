@@ -114,7 +114,7 @@ def test_one_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> None
     gone, other = Gone(), Recorder()
     loggers = Loggers([gone, "csv", other], tmp_path)
     loggers.start(HYPERPARAMETERS)
-    with pytest.warns(UserWarning, match=r"^Gone failed \(no route to the server\) and is told nothing more$") as said:
+    with pytest.warns(UserWarning, match=r"^Gone failed \(no route to the server\)") as said:
         loggers.log(lines(1)[0])
     assert Path(said[0].filename).name == "loggers.py"  # one of ours: the command line says it as a sentence
     loggers.log(lines(2)[1])
@@ -146,7 +146,6 @@ def test_a_class_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         ("tensorbord", "unknown logger 'tensorbord'; did you mean 'tensorboard'"),
         ("nowhere.Logger", "logger 'nowhere.Logger' cannot be made"),
-        (object(), "a object is no logger; it needs log_metrics"),
     ],
 )
 def test_bad_loggers(logger: Any, sentence: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a training asks of its network, without the training."""
+"""Prediction and scores of whole splits during a training."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from torch import Tensor
 
 from mixmo.data.types import Dataset
 from mixmo.engine.distributed import World
-from mixmo.engine.preflight import hold_out
 from mixmo.engine.scoring import DivergedError, Scorer
+from mixmo.engine.source import hold_out
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.recipes import named
 from mixmo.utils.errors import UserError
@@ -35,39 +35,41 @@ def scorer(dataset: Dataset, world: World | None = None, validation: int = 0) ->
     return Scorer(RECIPE.network(10, 1), RECIPE, dataset, held_out, world or World())
 
 
-def test_a_process_answers_for_its_part(digits: Dataset) -> None:
+def test_each_process_predicts_its_part(digits: Dataset) -> None:
     """Class 0 too, which is not nothing. 360 images by seven are 52 for six of them and 48 for the last."""
-    whole = scorer(digits).answers(digits.test)
+    whole = scorer(digits).predict(digits.test)
     assert torch.equal(whole.labels, digits.test.labels)
     for rank, size, mine in ((1, 2, slice(180, 360)), (0, 7, slice(0, 52)), (6, 7, slice(312, 360))):
-        logits, labels = scorer(digits, Alone(rank, size)).answers(digits.test)
+        logits, labels = scorer(digits, Alone(rank, size)).predict(digits.test)
         assert torch.equal(labels, digits.test.labels[mine])
         torch.testing.assert_close(logits, whole.logits[:, mine])
-    with pytest.raises(UserError, match="none of 360 images of digits to score can be read; check the files"):
-        scorer(digits, Alone(361, 400)).answers(digits.test)  # it has none
+    with pytest.raises(UserError, match="none of 360 images"):
+        scorer(digits, Alone(361, 400)).predict(digits.test)  # it has none
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
-def test_a_single_answer_that_is_no_number(digits: Dataset, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_infinite_logits_mean_that_training_diverged(
+    digits: Dataset, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logits = torch.zeros(2, 360, 10)
     outputs = LabelledLogits(logits, digits.test.labels)
     monkeypatch.setattr("mixmo.engine.scoring.predict_split", lambda *_, **__: outputs)
-    assert scorer(digits).score(digits.test).ensemble.top1 == pytest.approx(0.1, abs=0.01)
+    assert scorer(digits).score(digits.test).report.ensemble.top1 == pytest.approx(0.1, abs=0.01)
     logits[1, 200, 3] = wrong
-    with pytest.raises(DivergedError, match=rf"answers NaN or infinite .*a lower lr \(it is {RECIPE.lr}\)"):
+    with pytest.raises(DivergedError, match="lower lr"):
         scorer(digits).score(digits.test)
 
 
-def test_what_is_kept_of_each_split(digits: Dataset) -> None:
+def test_stored_logits_are_those_of_every_split(digits: Dataset) -> None:
     both, one = scorer(digits, validation=100), scorer(digits)
     assert (both.chooses, one.chooses) == ("validation", "test")
-    kept = both.all_answers()
-    assert {name: tuple(tensor.shape) for name, tensor in kept.items()} == {
+    stored = both.stored()
+    assert {name: tuple(tensor.shape) for name, tensor in stored.items()} == {
         "logits": (2, 360, 10),
         "labels": (360,),
         "validation_logits": (2, 100, 10),
         "validation_labels": (100,),
     }
     assert both.held_out is not None
-    assert torch.equal(kept["validation_labels"], both.held_out.labels)
-    assert torch.equal(kept["logits"], one.all_answers()["logits"])
+    assert torch.equal(stored["validation_labels"], both.held_out.labels)
+    assert torch.equal(stored["logits"], one.stored()["logits"])

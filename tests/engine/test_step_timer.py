@@ -1,4 +1,4 @@
-"""What is timed is the step of the training loop, on images that are there for nothing else."""
+"""The timed step is that of the training loop, on random images."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine.batch import Draws
 from mixmo.engine.estimate import Estimate, estimate
 from mixmo.engine.step import Graph
-from mixmo.engine.step_timer import Bed, random_dataset
+from mixmo.engine.step_timer import StepTimer, random_dataset
 from mixmo.recipes import Recipe, named
 from mixmo.recipes.protocols import Facts
 from mixmo.utils import memory
@@ -19,11 +19,11 @@ FACTS = Facts(samples=22, tested=6, size=(1, 8, 8), classes=4)
 TINY = named("digits/cut-mixmo").replace(width=1, batch_size=8, repetition=2)  # 4 images a step, 5 steps an epoch
 
 
-def bed(recipe: Recipe = TINY) -> Bed:
-    return Bed(recipe, random_dataset("random", FACTS, CPU), CPU, compiled=False)
+def timer(recipe: Recipe = TINY) -> StepTimer:
+    return StepTimer(recipe, random_dataset("random", FACTS, CPU), CPU, compiled=False)
 
 
-def recorded(made: Bed, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Draws, float, float]]:
+def recorded(made: StepTimer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Draws, float, float]]:
     """What its steps are asked for from now on; none is made."""
     seen: list[tuple[Draws, float, float]] = []
     monkeypatch.setattr(made, "step", lambda *asked: seen.append(asked))
@@ -31,7 +31,7 @@ def recorded(made: Bed, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Draws, fl
 
 
 def test_steps_walk_through_the_images_epoch_by_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = bed()
+    made = timer()
     seen = recorded(made, monkeypatch)
     for _ in range(7):
         made.next_step()
@@ -46,7 +46,7 @@ def test_steps_walk_through_the_images_epoch_by_epoch(monkeypatch: pytest.Monkey
 
 
 def test_the_step_alone_is_the_first_one_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = bed()
+    made = timer()
     seen = recorded(made, monkeypatch)
     made.same_step()
     made.same_step()
@@ -60,7 +60,7 @@ def test_the_step_alone_is_the_first_one_again_and_again(monkeypatch: pytest.Mon
 
 def test_the_same_steps_each_time() -> None:
     def trained() -> Tensor:
-        made = bed()
+        made = timer()
         made.next_step()
         made.same_step()
         return torch.cat([parameter.flatten() for parameter in made.net.parameters()])
@@ -69,7 +69,7 @@ def test_the_same_steps_each_time() -> None:
 
 
 def test_warm_up_lasts_until_a_graph_would_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = bed()
+    made = timer()
     seen = recorded(made, monkeypatch)
     clock = iter([3.0, 5.5])
     monkeypatch.setattr("mixmo.engine.step_timer.time.perf_counter", lambda: next(clock))
@@ -84,11 +84,11 @@ def test_an_estimate_is_of_the_steps_after_the_warm_up(
     """As many as there are in twenty seconds, and no more than twenty."""
     now, steps = 0.0, 0
 
-    def next_step(_: Bed) -> None:
+    def next_step(_: StepTimer) -> None:
         nonlocal now, steps
         now, steps = now + (each if steps else 100.0), steps + 1
 
-    monkeypatch.setattr(Bed, "next_step", next_step)
+    monkeypatch.setattr(StepTimer, "next_step", next_step)
     monkeypatch.setattr("mixmo.engine.estimate.time.monotonic", lambda: now)
     recipe = TINY.replace(epochs=3, validation=6)  # 16 images are left: 4 steps
     assert estimate(recipe, FACTS, CPU) == Estimate("CPU", 12, 4, each, 12 * each)
@@ -96,10 +96,10 @@ def test_an_estimate_is_of_the_steps_after_the_warm_up(
     assert estimate(recipe, FACTS, CPU, measure=False) == Estimate("CPU", 12, 4, 0.0, None)
 
 
-def test_a_step_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_exceeds_the_memory_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "total", lambda _: 400_000)  # the weights alone would fit
-    with pytest.raises(UserError, match="a step of wrn10_1 with 2 members on 8 images of 8x8 needs more than"):
-        bed()
+    with pytest.raises(UserError, match="needs more than"):
+        timer()
 
 
 def test_random_images_are_of_every_value_and_class() -> None:

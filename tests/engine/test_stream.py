@@ -211,7 +211,7 @@ def test_a_lost_disk_keeps_what_was_learnt(root: Path, tmp_path: Path, monkeypat
 
 
 def test_a_size_larger_than_the_images(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"size = 24, but the images .* are 20x20"):
+    with pytest.raises(UserError, match="size = 24"):
         train(recipe(root, size=24), tmp_path / "run", RESIDENT)
 
 

@@ -25,22 +25,22 @@ from mixmo import UserError, data
 from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches
-from mixmo.engine.preflight import check_memory, hold_out
+from mixmo.engine.preflight import check_memory
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.scoring import Scorer
-from mixmo.engine.source import Samples, each_step, plan
+from mixmo.engine.scoring import Scored, Scorer
+from mixmo.engine.source import Samples, each_step, hold_out, plan
 from mixmo.engine.step import Step
 from mixmo.engine.trainer import Trainer
 from mixmo.evaluation.run_scores import score_runs
 from mixmo.inference.predict import predict_split
 from mixmo.metrics.logits import LabelledLogits
-from mixmo.metrics.report import Report, evaluate
+from mixmo.metrics.report import evaluate
 from mixmo.mixing.loss import loss
 from mixmo.models import FAMILIES, Network, Parts, multiply_adds, training_bytes
 from mixmo.recipes import Recipe, named
 from mixmo.runs.checkpoint import Snapshot
 from mixmo.runs.directory import Run
-from mixmo.runs.lock import claim, has_begun
+from mixmo.runs.lock import claim
 from mixmo.runs.network import load_network
 from mixmo.utils import memory
 from mixmo.utils.signals import Stopped
@@ -69,7 +69,7 @@ def begun(first_epoch: Path, tmp_path: Path) -> Path:
 
 # Inside the first epoch, at its end, exactly at the first decay, inside an epoch after it, after the last step.
 @pytest.mark.parametrize("stop", [5, STEPS, 2 * STEPS, 3 * STEPS + 7, 4 * STEPS])
-def test_resume_equals_uninterrupted(finished: Run, tmp_path: Path, stop: int) -> None:
+def test_resume_gives_identical_weights(finished: Run, tmp_path: Path, stop: int) -> None:
     train(SMALL, tmp_path / "run", RUNTIME, until=stop)
     if stop < 4 * STEPS:
         assert not Run.open(tmp_path / "run").is_finished()
@@ -82,13 +82,15 @@ def test_checkpoints_inside_an_epoch_change_nothing(finished: Run, tmp_path: Pat
     assert_same(train(SMALL, tmp_path / "run", busy), finished)
 
 
-def test_a_loss_that_explodes_is_said_and_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"training diverged.*lower lr"):
+def test_a_diverged_training_raises_an_error_and_saves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="diverged"):
         train(SMALL.replace(lr=1e30, warmup=0.0), tmp_path / "run", RUNTIME)
     assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
-def test_a_loss_that_explodes_before_the_images_are_lost(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_training_is_not_saved_when_images_cannot_be_read(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checkpoint from before is not replaced by one of weights that are none."""
 
     def lost(*given: Any) -> Iterator[Samples]:
@@ -102,23 +104,25 @@ def test_a_loss_that_explodes_before_the_images_are_lost(begun: Path, monkeypatc
     assert [path.name for path in begun.glob("checkpoints/0*")] == [f"{STEPS:08d}"]
 
 
-def test_a_last_step_that_explodes_is_not_saved(finished: Run, begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss of its epoch says nothing of it, the answers do; the checkpoint from before is there to go on from."""
+def test_a_last_step_that_diverges_is_not_saved(finished: Run, begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of its epoch does not show it, the outputs do; the earlier checkpoint stays."""
     with monkeypatch.context() as patch:
         usual = Schedule.lr
         patch.setattr(Schedule, "lr", lambda self, step: 1e38 if step == 2 * STEPS - 1 else usual(self, step))
-        with pytest.raises(UserError, match=r"answers NaN or infinite values: training diverged, .*lower lr"):
+        with pytest.raises(UserError, match="diverged"):
             train(SMALL, begun, replace(RUNTIME, save_seconds=1000), resume=True)
     assert_same(train(SMALL, begun, RUNTIME, resume=True), finished)
 
 
 @pytest.mark.parametrize("lr", [math.inf, 1e8])
-def test_nor_where_nothing_is_scored(finished: Run, begun: Path, monkeypatch: pytest.MonkeyPatch, lr: float) -> None:
-    """Also if the weights are numbers, though so large that the network answers none."""
+def test_a_diverged_step_is_not_saved_before_scoring(
+    finished: Run, begun: Path, monkeypatch: pytest.MonkeyPatch, lr: float
+) -> None:
+    """Also if the weights are finite, but so large that the outputs are not."""
     with monkeypatch.context() as patch:
         usual = Schedule.lr
         patch.setattr(Schedule, "lr", lambda self, step: lr if step == STEPS + 3 else usual(self, step))
-        with pytest.raises(UserError, match=r"answers NaN or infinite values: training diverged, .*lower lr"):
+        with pytest.raises(UserError, match="diverged"):
             train(SMALL, begun, RUNTIME, resume=True, until=STEPS + 4)
     assert_same(train(SMALL, begun, RUNTIME, resume=True), finished)
 
@@ -142,8 +146,10 @@ def test_a_network_that_divides_by_the_deviation_of_an_image_is_saved(
     assert [path.name for path in (tmp_path / "run").glob("checkpoints/0*")] == ["00000002"]
 
 
-def test_too_little_memory_within_a_training(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU that others use too: it is said how to go on, and when it is, nobody writes there any more."""
+def test_a_training_that_runs_out_of_memory_can_be_resumed(
+    finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU that others use too: when the error is raised, no thread writes there any more."""
     fetch, step, steps = Snapshot.fetch, Step.__call__, []
 
     def slow(self: Snapshot) -> dict[str, torch.Tensor]:
@@ -159,13 +165,13 @@ def test_too_little_memory_within_a_training(finished: Run, tmp_path: Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(Snapshot, "fetch", slow)
         patch.setattr(Step, "__call__", exhausted)
-        with pytest.raises(UserError, match=r"not enough memory; end other programs and give .* with --resume"):
+        with pytest.raises(UserError, match="not enough memory"):
             train(SMALL, tmp_path / "run", replace(RUNTIME, save_seconds=0.001))
     assert not list((tmp_path / "run").rglob("*.tmp"))
     assert_same(train(SMALL, tmp_path / "run", RUNTIME, resume=True), finished)
 
 
-def test_killed_without_warning(finished: Run, tmp_path: Path) -> None:
+def test_a_killed_training_can_be_resumed(finished: Run, tmp_path: Path) -> None:
     """SIGKILL: the newest checkpoint is whole, half-written ones and log lines past it are dropped."""
     out = tmp_path / "run"
     train(SMALL, out, RUNTIME, until=2 * STEPS)
@@ -177,7 +183,7 @@ def test_killed_without_warning(finished: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_saves_and_says_how_to_go_on(finished: Run, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_saves_and_the_run_can_be_resumed(finished: Run, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "run"
     fields = ["--epochs", "4", "--width", "1", "--batch_size", "128", "--schedule", "step", "--decay", "[0.5,0.75]"]
     command = [
@@ -207,15 +213,15 @@ def test_signal_saves_and_says_how_to_go_on(finished: Run, tmp_path: Path, numbe
 
 def test_a_signal_in_the_last_epoch_ends_an_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The network under way is finished, the next one not begun."""
-    end_epoch = Trainer.end_epoch
+    score = Trainer.score
 
     def interrupted(self: Trainer) -> dict[str, object]:
         signal.raise_signal(signal.SIGTERM)
-        return end_epoch(self)
+        return score(self)
 
     recipe = SMALL.replace(networks=2, epochs=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "end_epoch", interrupted)
+        patch.setattr(Trainer, "score", interrupted)
         with pytest.raises(Stopped, match=r"finished before it could stop; --resume"):
             train(recipe, tmp_path / "run", RUNTIME)
     assert Run.open(tmp_path / "run" / "0").is_finished()
@@ -224,7 +230,7 @@ def test_a_signal_in_the_last_epoch_ends_an_ensemble(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("cut", ['{"epoch": 2, "train": {"loss": 1.0}', '{"epoch": 2, "tr'])
-def test_half_a_line_of_metrics_is_dropped(tmp_path: Path, cut: str) -> None:
+def test_an_incomplete_last_line_of_metrics_is_dropped(tmp_path: Path, cut: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(f'{{"epoch": 1}}\n{cut}')
     assert Run(tmp_path, SMALL).read_metrics() == [{"epoch": 1}]
     for text, number in ((f'{cut}\n{{"epoch": 1}}\n', 1), (f'{{"epoch": 1}}\n{cut}\n', 2)):  # what ends was whole once
@@ -233,7 +239,7 @@ def test_half_a_line_of_metrics_is_dropped(tmp_path: Path, cut: str) -> None:
             Run(tmp_path, SMALL).read_metrics()
 
 
-def test_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -243,10 +249,10 @@ def test_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_place_that_is_taken_by_something_else(tmp_path: Path, resume: bool) -> None:
+def test_a_folder_that_is_no_run_is_rejected(tmp_path: Path, resume: bool) -> None:
     (tmp_path / "file").touch()
     for out in (tmp_path, tmp_path / "file"):
-        with pytest.raises(UserError, match=r"is no run directory; give another --out"):
+        with pytest.raises(UserError, match="no run directory"):
             train(SMALL, out, RUNTIME, resume=resume)
 
 
@@ -374,13 +380,17 @@ def test_best_epoch_is_the_best_of_the_log(finished: Run) -> None:
     assert finished.read_scores()["best"]["ensemble"]["top1"] == pytest.approx(max(tops))
 
 
-def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the test set would say the other one."""
-    right, wrong = (evaluate(torch.eye(10).roll(by, 0)[None], torch.arange(10)) for by in (0, 1))
+def scored(logits_MNK: torch.Tensor) -> Scored:
+    labels = torch.arange(10)
+    return Scored(logits_MNK, labels, evaluate(logits_MNK, labels))
 
+
+def test_the_best_epoch_is_chosen_by_the_validation_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the test set would say the other one."""
+    right, wrong = (scored(torch.eye(10).roll(by, 0)[None]) for by in (0, 1))
     asked = list[Split]()
 
-    def score(self: Scorer, split: Split) -> Report:
+    def score(self: Scorer, split: Split) -> Scored:
         asked.append(split)
         return right if (split is self.held_out) == (len(asked) <= 2) else wrong  # two an epoch
 
@@ -390,7 +400,9 @@ def test_what_was_held_out_says_which_epoch_is_the_best(tmp_path: Path, monkeypa
     assert run.read_scores()["best_epoch"] == 1
 
 
-def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_are_scored_in_training_precision_and_the_end_in_float32(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Epochs are scored in the precision of the training, the end in float32; of the pixels that the network sees."""
     asked = list[tuple[int, str, int]]()
 
@@ -413,7 +425,7 @@ def test_what_is_predicted_and_how(digits: Dataset, tmp_path: Path, monkeypatch:
 
 
 def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    same = evaluate(torch.eye(10)[None], torch.arange(10))
+    same = scored(torch.eye(10)[None])
     monkeypatch.setattr(Scorer, "score", lambda *_: same)
     run = train(SMALL.replace(epochs=2), tmp_path / "run", RUNTIME)
     assert run.read_scores()["best_epoch"] == 1
@@ -422,7 +434,7 @@ def test_of_equally_good_epochs_the_first_is_the_best(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("asked", "mode"), [(None, "eager"), (False, "eager"), (True, "compiled")])
-def test_a_cpu_compiles_if_it_is_asked_to(
+def test_a_cpu_compiles_only_on_request(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool | None, mode: str
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda *_, **__: print)  # another function than the eager one
@@ -430,7 +442,7 @@ def test_a_cpu_compiles_if_it_is_asked_to(
     assert Trainer(SMALL, digits, Run.create(tmp_path, SMALL), runtime, torch.device("cpu")).step.mode == mode
 
 
-def test_run_directory_explains_itself(finished: Run) -> None:
+def test_a_run_directory_holds_recipe_data_environment_and_weights(finished: Run) -> None:
     assert finished.recipe == SMALL
     assert finished.read_dataset()["classes"] == list("0123456789")
     assert {"mixmo", "torch", "python", "device", "commit"} <= finished.read_environment().keys()
@@ -464,7 +476,7 @@ def test_batches_repeat_and_augment_again(digits: Dataset) -> None:
     assert len(mix.images[0].flatten(1).unique(dim=0)) > 4
 
 
-def test_loggers_are_told_of_every_epoch(tmp_path: Path) -> None:
+def test_loggers_get_every_epoch_once_across_a_resume(tmp_path: Path) -> None:
     """Stopped and resumed: csv has every epoch once, another logger hears hyperparameters once and how it ended."""
     heard: list[tuple[str, object]] = []
 
@@ -490,14 +502,14 @@ def test_loggers_are_told_of_every_epoch(tmp_path: Path) -> None:
     assert losses == pytest.approx([line["train"]["loss"] for line in run.read_metrics()])
 
 
-def test_refuses_to_overwrite(finished: Run) -> None:
+def test_a_run_is_not_overwritten(finished: Run) -> None:
     before = sorted(path.name for path in finished.path.iterdir())
-    with pytest.raises(UserError, match="exists already; give --resume"):
+    with pytest.raises(UserError, match="--resume"):
         train(SMALL, finished.path, RUNTIME)
     assert sorted(path.name for path in finished.path.iterdir()) == before
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_only_one_process_trains_a_run(tmp_path: Path) -> None:
     train(SMALL, tmp_path / "run", RUNTIME, until=3)
     with (
         claim(tmp_path / "run"),
@@ -507,7 +519,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4)  # once the other has gone
 
 
-def test_what_fails_before_the_first_step_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_before_the_first_step_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     hopeless = Runtime(device="cpu", quiet=True, minutes=1e-6)
     with pytest.raises(UserError, match="minutes leave"):
@@ -534,7 +546,7 @@ def test_what_fails_before_the_first_step_leaves_nothing(tmp_path: Path, monkeyp
         (Stopped(), "interrupted"),
     ],
 )
-def test_what_fails_later_stays(
+def test_an_error_after_the_first_step_keeps_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: str
 ) -> None:
     """And the loggers are told how it ended."""
@@ -549,7 +561,8 @@ def test_what_fails_later_stays(
         with pytest.raises(type(error)):
             train(SMALL, tmp_path / "run", RUNTIME, resume=True, loggers=[logger])
     logger.finalize.assert_called_once_with(status)
-    assert has_begun(train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4).path)
+    run = train(SMALL, tmp_path / "run", RUNTIME, resume=True, until=4)
+    assert [path.name for path in run.path.glob("checkpoints/0*")] == ["00000004"]
 
 
 def test_an_epoch_that_could_not_be_scored_is_scored_first(
@@ -557,7 +570,7 @@ def test_an_epoch_that_could_not_be_scored_is_scored_first(
 ) -> None:
     """Nothing is lost, and it ends as it would have without the failure."""
 
-    def unreadable(self: Scorer, split: Split) -> Report:
+    def unreadable(self: Scorer, split: Split) -> Scored:
         raise UserError("none of them can be read")
 
     with monkeypatch.context() as patched:
@@ -568,12 +581,12 @@ def test_an_epoch_that_could_not_be_scored_is_scored_first(
     assert_same(train(SMALL, begun, RUNTIME, resume=True), finished)
 
 
-def test_refuses_to_resume_another_recipe(finished: Run) -> None:
+def test_resume_rejects_another_recipe(finished: Run) -> None:
     with pytest.raises(UserError, match=r"another recipe \(width 1 -> 2"):
         train(SMALL.replace(width=2), finished.path, RUNTIME, resume=True)
 
 
-def test_full_disk_keeps_the_earlier_checkpoint(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_earlier_checkpoint(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.read_bytes() for path in (begun / "checkpoints").rglob("*") if path.is_file()}
 
     def full(*_: object) -> None:
@@ -587,7 +600,7 @@ def test_full_disk_keeps_the_earlier_checkpoint(begun: Path, monkeypatch: pytest
     train(SMALL, begun, RUNTIME, resume=True, until=2 * STEPS)
 
 
-def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(SMALL, out, RUNTIME, until=5)
     weights = next((out / "checkpoints").glob("*/weights.safetensors"))
@@ -599,38 +612,38 @@ def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"validation": 2000}, "validation = 2000"),
-        ({"batch_size": 4096, "repetition": 2}, "smaller batch_size"),
-        ({"dataset": "digit"}, "did you mean 'digits'"),
+        ({"validation": 2000}, "validation"),
+        ({"batch_size": 4096, "repetition": 2}, "batch_size"),
+        ({"dataset": "digit"}, "digits"),
     ],
 )
-def test_recipes_that_cannot_work_here(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+def test_recipes_that_do_not_fit_the_data_are_rejected(tmp_path: Path, changes: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         train(SMALL.replace(**changes), tmp_path / "run", RUNTIME)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_step_that_no_memory_holds_is_refused(
+def test_a_step_that_exceeds_the_memory_is_rejected(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is tried. Of several processes each holds its share of the batch."""
     needed = training_bytes(SMALL.network(10, 1), (1, 8, 8), SMALL.batch_size // 2, "fp32")
     monkeypatch.setattr(memory, "total", lambda _: needed)
-    with pytest.raises(UserError, match="a step of wrn10_1 with 2 members on 128 images of 8x8 needs more than"):
+    with pytest.raises(UserError, match="needs more than"):
         train(SMALL, tmp_path / "run", RUNTIME)
     assert not (tmp_path / "run").exists()
-    check_memory(SMALL, digits, torch.device("cpu"), processes=2)
+    check_memory(SMALL.network(10, 1), SMALL, digits.size, torch.device("cpu"), processes=2)
 
 
-@pytest.mark.parametrize("option", [{"minutes": 0.0}, {"shard_mb": math.inf}, {"save_seconds": math.nan}])
-def test_options_that_make_no_sense(option: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=f"{next(iter(option))} = .*; it "):
+@pytest.mark.parametrize("option", [{"minutes": 0.0}, {"score_every": 0}, {"workers": -1}])
+def test_options_must_be_positive(option: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=next(iter(option))):
         Runtime(**option)
 
 
 @pytest.mark.parametrize("device", ["cudaa", "cuda:99", "meta"])
-def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
-    with pytest.raises(UserError, match=rf"device '{device}' cannot be used here \(.+\); try cpu"):
+def test_an_unknown_device_is_rejected(tmp_path: Path, device: str) -> None:
+    with pytest.raises(UserError, match=device):
         train(SMALL, tmp_path / "run", Runtime(device=device))
 
 
@@ -638,19 +651,9 @@ def test_json_of_scores_is_plain(finished: Run) -> None:
     assert json.loads(json.dumps(score_runs([finished]).to_dict()))["last"]["ensemble"]["top1"] <= 1
 
 
-def test_one_test_image_is_refused_before_the_first_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digits = data.load("digits")
-    one = digits._replace(test=Split(digits.test.images[:1], digits.test.labels[:1]))
-    monkeypatch.setattr("mixmo.data.load", lambda *_: one)
-    with pytest.raises(UserError, match=r"digits has one test image; scores need 2 or more"):
-        train(SMALL, tmp_path / "run", RUNTIME)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("images", [[1437, 359], 10**30, None])
-def test_other_data_or_a_damaged_count_of_them_is_refused(tmp_path: Path, images: object) -> None:
+def test_resume_rejects_a_changed_data_set(tmp_path: Path) -> None:
     train(SMALL, tmp_path / "run", RUNTIME, until=1)
     path = tmp_path / "run" / "dataset.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"images": images}))
-    with pytest.raises(UserError, match=r"digits has changed since the training in .* began \(images: .* -> \d+\)"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"images": [1437, 359]}))
+    with pytest.raises(UserError, match="359 -> 360"):
         train(SMALL, tmp_path / "run", RUNTIME, resume=True)

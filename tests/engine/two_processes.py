@@ -21,7 +21,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, train
 from mixmo.engine.distributed import end
 from mixmo.engine.initialization import fresh_network
-from mixmo.engine.norm import GlobalBatchNorm
+from mixmo.engine.norm import GlobalBatchNorm, average_statistics
 from mixmo.engine.scoring import Scorer
 from mixmo.engine.step import Step
 from mixmo.engine.trainer import Trainer
@@ -63,8 +63,8 @@ def losses(recipe: Recipe, folder: Path, steps: int = 20) -> list[float]:
         draws = trainer.batches.draw(unique[: recipe.batch_size // recipe.repetition], trainer.stream.at("step", step))
         trainer.step(draws, trainer.schedule.lr(step), 0.5)
         values.append(trainer.world.mean(trainer.step.meter)[0].item())
-    trainer.share_statistics()
-    return values + trainer.scorer.answers(dataset.test).logits[0, :, 0].tolist()
+    average_statistics(trainer.net, None, trainer.world)
+    return values + trainer.scorer.predict(dataset.test).logits[0, :, 0].tolist()
 
 
 def images(folder: Path, unreadable: str) -> Path:
@@ -80,12 +80,12 @@ def images(folder: Path, unreadable: str) -> Path:
     return folder
 
 
-def answers(folder: Path) -> dict[str, list[float]]:
-    """The first head's answers to the streamed test images, and their labels."""
+def predictions(folder: Path) -> dict[str, list[float]]:
+    """The first head's logits of the streamed test images, and their labels."""
     dataset = data.load(f"folder:{folder}@8", stream=True, workers=0)
     recipe = RECIPES["cut-mixmo"].replace(dataset=dataset.name, batch_size=8)
     trainer = Trainer(recipe, dataset, Run(folder / "none", recipe), RUNTIME, torch.device("cpu"))
-    found = trainer.scorer.answers(dataset.test)
+    found = trainer.scorer.predict(dataset.test)
     return {"logits": found.logits[0].flatten().tolist(), "labels": found.labels.tolist()}
 
 
@@ -118,14 +118,14 @@ def main(folder: Path) -> int:
     world = RUNTIME.world()
     results = {name: losses(recipe, folder / "none") for name, recipe in RECIPES.items()}
     found = {"losses": results, "normalisation": normalisation(world.rank), "size": world.size}
-    found["answers"] = {name: answers(folder / name) for name in ("some", "part")}
+    found["predictions"] = {name: predictions(folder / name) for name in ("some", "part")}
     try:
-        answers(folder / "all")
+        predictions(folder / "all")
     except UserError as error:
-        found["refused"] = str(error)
+        found["error"] = str(error)
     flags = world.any(world.rank == 1, False)
     assert flags == (True, False)
-    assert world.told(world.rank) == 0
+    assert world.broadcast(world.rank) == 0
     rows = torch.arange(5.0)[world.part(5)]
     assert world.gather(rows, 0, 5).tolist() == [0, 1, 2, 3, 4]
     with patch("mixmo.engine.trainer.fresh_network", double):

@@ -171,5 +171,5 @@ def test_recipe_is_immutable() -> None:
 
 def test_mask_larger_than_the_features_is_an_error(tmp_path: Path) -> None:
     recipe = named("digits/patchup-mixmo").replace(model="preactresnet", depth=18, width=1)
-    with pytest.raises(UserError, match=r"mask 'patchup' needs features of at least 7.*gives 4x4"):
+    with pytest.raises(UserError, match="patchup"):
         train(recipe, tmp_path / "run", RUNTIME)

@@ -1,24 +1,36 @@
-"""mixmo train RECIPE [--field value ...] --out DIR [--resume]"""
+"""mixmo train RECIPE [--field value ...] --out DIR; mixmo train --resume --out DIR"""
 
+import sys
 from dataclasses import fields
 from pathlib import Path
 
-from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
+from mixmo.cli.arguments import add_recipe, given_fields, parse, parser, recipe_of
 from mixmo.cli.tables import print_report
 from mixmo.engine import Runtime, train
 from mixmo.evaluation.run_scores import score_runs
+from mixmo.runs.directory import Run
 
 
 def main(arguments: list[str]) -> None:
     into = parser(
-        "train", "Train a recipe into a run directory. Ctrl-C stops it; --resume continues to the same result."
+        "train",
+        "Train a recipe into a run directory. Ctrl-C stops it; --resume --out DIR continues to the same result.",
     )
-    add_recipe(into, arguments)
+    add_recipe(into, arguments, needed="--resume" not in arguments)
     into.add_argument("--out", type=Path, required=True, help="run directory to write")
-    into.add_argument("--resume", action="store_true", help="continue the run in --out, if there is one")
+    into.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in --out, if there is one, with its own recipe; --epochs may be larger where the "
+        "schedule so far stays the same",
+    )
     into.add_fields(Runtime, "run")
     parsed = parse(into, arguments)
     runtime = Runtime(**{field.name: getattr(parsed, field.name) for field in fields(Runtime)})
-    run = train(recipe_of(parsed), parsed.out, runtime, resume=parsed.resume)
-    if runtime.world().writes:
+    base = Run.open(parsed.out).recipe if parsed.recipe is None and parsed.resume else None
+    recipe, writes = recipe_of(parsed, base), runtime.world().writes
+    if recipe.start and "lr" not in given_fields(parsed) and not (parsed.resume or runtime.quiet) and writes:
+        print(f"fine-tuning usually needs a smaller learning rate; try --lr {recipe.lr / 10:g}", file=sys.stderr)
+    run = train(recipe, parsed.out, runtime, resume=parsed.resume)
+    if writes:
         print_report(score_runs([run]), str(run.path))

@@ -1,4 +1,4 @@
-"""An exponential average of the weights over the last steps, which is scored in the place of the last weights."""
+"""Exponential moving average of the weights, which is scored instead of the last weights."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ EVERY = 5  # steps between two updates: often enough for a horizon of hundreds o
 
 
 class Average:
-    """A network that follows another one's weights and batch statistics with this horizon, in steps."""
+    """A copy of a network with averaged weights and batch statistics, over a horizon in steps."""
 
     def __init__(self, net: Ensemble, horizon: float) -> None:
         self.net: Ensemble = copy.deepcopy(net).requires_grad_(False)
@@ -23,7 +23,7 @@ class Average:
         ]
 
     def update(self, step: int) -> None:
-        """After `step` steps. Early on the average is over what there is, so that the first weights are forgotten."""
+        """Update after `step` steps. Early on the horizon is shorter, so that the initial weights are forgotten."""
         if step % EVERY == 0:
             horizon = min(self.horizon, 0.1 * step + EVERY)
             into, source = (list(tensors) for tensors in zip(*self.pairs, strict=True))

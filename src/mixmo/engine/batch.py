@@ -1,4 +1,4 @@
-"""From sample numbers to a Mix, on the device: pairing, crop, flip, AugMix, normalisation, mixing.
+"""Make a Mix from sample indices, on the device: pairing, crop, flip, AugMix, normalisation, mixing.
 
 `draw` holds all the randomness of a step; `mix` is a pure function of it, without a host sync or a loop over samples,
 so that it can be compiled and captured together with the network.
@@ -20,6 +20,7 @@ from mixmo.engine.source import Partners, draw_partners
 from mixmo.mixing.mixer import MixDraws
 from mixmo.mixing.pairing import draw_order, pair
 from mixmo.mixing.types import FeatureMixing, Mix
+from mixmo.models import Network
 from mixmo.recipes.schema import Recipe
 from mixmo.utils.rng import draw_gamma
 
@@ -27,7 +28,7 @@ from mixmo.utils.rng import draw_gamma
 class PixelDraws(NamedTuple):
     """The randomness of the pixel augmentation, per member and sample."""
 
-    partner: Tensor | None  # (M, N) numbers of samples of the whole data set, where it mixes two
+    partner: Tensor | None  # (M, N) indices of samples of the whole data set, where it mixes two
     crop: Tensor  # (M, N, 3 or 5) uniform: the partner's crop and flip
     gamma: Tensor  # (2, M, N) standard gamma variables: lambda ~ Beta
     kind: Tensor  # (M, N, P) uniform: what the augmentation itself needs
@@ -36,7 +37,7 @@ class PixelDraws(NamedTuple):
 class Draws(NamedTuple):
     """All the randomness of one training step."""
 
-    unique: Tensor  # (n,) numbers of the samples of this step, each to be repeated b times
+    unique: Tensor  # (n,) indices of the samples of this step, each to be repeated b times
     order: Tensor  # (M, N) permutations: the order of the batch for each member
     same: Tensor  # (N,) uniform: input repetition
     crop: Tensor  # (M, N, 3) uniform: place of the crop, flip; or (M, N, 5): its size and form before these
@@ -45,11 +46,11 @@ class Draws(NamedTuple):
     pixel: PixelDraws | None
     hidden: FeatureMixingDraws | None
     subnets: tuple[Subnet, ...]
-    pool: Split | None  # where the numbers of samples count, if not in the resident data set
+    pool: Split | None  # what the indices refer to, if not the resident data set
     saliency: SaliencyDraws | None
 
     def of(self, part: slice) -> "Draws":
-        """What concerns a part of the samples of the batch, once they are paired."""
+        """Return the draws of a part of the samples of the batch, once they are paired."""
         mix, pixel = self.mix, self.pixel
         if pixel is not None:
             partner = None if pixel.partner is None else pixel.partner[:, part]
@@ -61,8 +62,13 @@ class Draws(NamedTuple):
 class Batches:
     """The training batches of a recipe over a split."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset, split: Split, part: slice = slice(None)) -> None:
-        """`part` of the samples of a batch are made here, the others by other processes; draws are for all of them."""
+    def __init__(
+        self, recipe: Recipe, dataset: Dataset, split: Split, part: slice = slice(None), net: Network | None = None
+    ) -> None:
+        """Prepare batches; draws are for all samples of a batch, and only `part` of them is made here.
+
+        Feature mixing needs the shapes of the features of `net`, by default those of a new network of the recipe.
+        """
         self.part = part
         self.recipe = recipe
         self.dataset = dataset
@@ -74,16 +80,18 @@ class Batches:
         seen = channels, self.height, self.width = recipe.seen(dataset.size)
         self.shapes: list[torch.Size] = []  # of the features that enter each stage of the core
         if self.feature_mixing is not None:
-            with torch.device("meta"):
-                self.shapes = stage_shapes(recipe.network(len(dataset.classes), channels), seen)
+            if net is None:
+                with torch.device("meta"):
+                    net = recipe.network(len(dataset.classes), channels)
+            self.shapes = stage_shapes(net, seen)
         self.crop_uniforms = 5 if recipe.crop_scale < 1 else 3
 
     def draw(
         self, unique: Tensor, generator: Generator, partners: Partners | None = None, pool: Split | None = None
     ) -> Draws:
-        """The randomness of a step over these samples; partners are drawn too where none are given.
+        """Draw the randomness of a step over these samples, and partners where none are given.
 
-        The numbers of samples are those of the split, or of the `pool` of this step if the split is streamed.
+        The indices are those of the split, or of the `pool` of this step if the split is streamed.
         """
         recipe, device = self.recipe, unique.device
         members, n = recipe.members, recipe.batch_size
@@ -114,7 +122,7 @@ class Batches:
         return Draws(unique, order, same, crop, mix, operations, pixel, hidden, subnets, pool, saliency)
 
     def mix(self, draws: Draws, chance: Tensor) -> Mix:
-        """The step's batch; `chance` is the probability of a mask at this point of training."""
+        """Return the batch of a step; `chance` is the probability of a mask at this point of training."""
         recipe, pool = self.recipe, draws.pool or self.split
         slots_n = torch.arange(len(draws.unique), device=chance.device)
         slot_MN = pair(slots_n, recipe.repetition, draws.order, recipe.rho, draws.same, recipe.ghosts)[:, self.part]
@@ -143,13 +151,13 @@ class Batches:
 
     @property
     def soft(self) -> bool:
-        """Whether targets are distributions over the classes rather than class numbers."""
+        """Whether targets are distributions over the classes rather than class indices."""
         mixes_labels = self.augmentation is not None and self.augmentation.needs_partner
         mixes_labels = mixes_labels or self.feature_mixing is not None or self.saliency is not None
         return mixes_labels or self.mixer.association == "interpolated"
 
     def images(self, pool: Split, index_MN: Tensor, crop_MNP: Tensor, operations_MNP: Tensor | None) -> Tensor:
-        """Samples cropped, flipped, AugMixed and normalised, (M, N, C, H, W)."""
+        """Crop, flip, AugMix and normalise samples to (M, N, C, H, W)."""
         recipe, index, u = self.recipe, index_MN.flatten(), crop_MNP.flatten(0, 1)
         if recipe.crop_scale < 1:
             pixels = resized_crop(pool.resident, index, u, self.height, recipe.crop_scale, recipe.flip)
@@ -163,7 +171,7 @@ class Batches:
     def augment(
         self, pool: Split, images: Tensor, targets: Tensor, coefficients: Tensor, draws: PixelDraws
     ) -> tuple[Tensor, Tensor]:
-        """Pixel augmentation of each member's input under its own mask; targets (M, N) stay, (M, N, K) are mixed."""
+        """Augment each member's input under its own mask; targets (M, N) stay, (M, N, K) are mixed."""
         assert self.augmentation is not None
         shape = images.shape[:2]
         partner = images if draws.partner is None else self.images(pool, draws.partner, draws.crop, None)

@@ -1,7 +1,7 @@
-"""How fast a recipe trains and predicts here: images a second, arithmetic, memory; beside an ordinary network.
+"""Benchmark training and prediction of a recipe against a vanilla network: images/s, FLOP/s, memory.
 
-On random images in the shape of the recipe's data set, so that nothing needs to be downloaded. Compilation, the search
-for kernels and the first steps stay out of the clock; every figure is the median of several repeats.
+Images are random, in the shape of the recipe's data set. Compilation, the search for kernels and the first steps are
+not timed; every number is the median of several repeats.
 """
 
 import statistics
@@ -19,7 +19,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.preflight import check_fit
 from mixmo.engine.step import Graph, sgd
-from mixmo.engine.step_timer import Bed, random_dataset, wait
+from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.inference.predict import predict_split
 from mixmo.models import Network, multiply_adds
 from mixmo.recipes import METHODS, Recipe
@@ -28,27 +28,27 @@ from mixmo.surgery.fold import fold
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
 
-SHAPES = {name: facts for name, facts in FACTS.items() if not name.startswith(PREFIX)}  # a folder may fill the memory
+SHAPES = {name: facts for name, facts in FACTS.items() if not name.startswith(PREFIX)}  # a folder may be too large
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of a benchmark."""
+    """One measurement of a benchmark."""
 
     network: str  # "vanilla", or the recipe's own
     what: str
     images_per_second: float
     spread: float  # (slowest - fastest) / median of the repeats
-    milliseconds: float  # a step, or a pass over the test set
-    tflops: float  # 10^12 floating-point operations a second: two a multiply-add; training is three passes
-    share_of_peak: float  # of this device's own largest matrix product, in the same arithmetic
-    memory_gib: float | None  # most that was allocated on the device; a recorded step allocates no more
-    compile_seconds: float | None  # the first steps, less what they take later
+    milliseconds: float  # per step, or per pass over the test set
+    tflops: float  # 10^12 FLOP/s: two per multiply-add; training counts as three forward passes
+    share_of_peak: float  # of the measured rate of a large matrix product in the same precision
+    memory_gib: float | None  # peak allocation on the device
+    compile_seconds: float | None  # of the first steps, beyond what later steps take
 
 
 @dataclass(frozen=True)
 class Result:
-    """All figures of a benchmark."""
+    """All measurements of a benchmark."""
 
     device: str
     torch: str
@@ -63,9 +63,17 @@ class Result:
 def benchmark(
     recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float, repeats: int
 ) -> Iterator[Result]:
-    """Training and prediction of the recipe and of its vanilla network: the result so far, after each of its rows.
+    """Benchmark training and prediction of a recipe and of its vanilla network.
 
-    Each repeat lasts about `seconds`.
+    Args:
+        recipe: What to time.
+        device: Where to run.
+        compiled: Whether to compile the step; by default on a GPU.
+        seconds: Approximate length of a repeat.
+        repeats: Repeats per measurement.
+
+    Yields:
+        The result so far, after each of its rows.
     """
     on_gpu = device.type == "cuda"
     compiled = on_gpu if compiled is None else compiled
@@ -86,34 +94,34 @@ def benchmark(
     with Work("measuring", sum(3 + (chosen == single) + foldable(chosen) for chosen in recipes.values())) as work:
         for name, chosen in recipes.items():
             check_fit(chosen, dataset)
-            bed = Bed(chosen, dataset, device, compiled)
-            operations = 2 * multiply_adds(bed.net, recipe.seen(dataset.size))
-            for row in bed_rows(bed, Meter(name, operations, peak, device, seconds, repeats, work)):
-                result = replace(result, mode=bed.step.mode, rows=(*result.rows, row))
+            timer = StepTimer(chosen, dataset, device, compiled)
+            operations = 2 * multiply_adds(timer.net, recipe.seen(dataset.size))
+            for row in timer_rows(timer, Meter(name, operations, peak, device, seconds, repeats, work)):
+                result = replace(result, mode=timer.step.mode, rows=(*result.rows, row))
                 yield result
-            del bed  # its memory is not the next one's
+            del timer  # frees its memory for the next one
 
 
-def bed_rows(bed: Bed, meter: "Meter") -> Iterator[Row]:
-    """What is measured of a network."""
-    recipe, dataset = bed.recipe, bed.dataset
+def timer_rows(timer: StepTimer, meter: "Meter") -> Iterator[Row]:
+    """Measure one network."""
+    recipe, dataset = timer.recipe, timer.dataset
     n, test = recipe.batch_size, len(dataset.test.labels)
     if meter.network == "vanilla":
-        yield meter("plain eager loop", plain(bed), n, passes=3)
-    yield meter("training step", bed.same_step, n, passes=3, warm_up=bed.warm_up)
-    yield meter("training end to end", bed.next_step, n, passes=3, memory=False)
-    yield meter("prediction", predictor(bed.net, dataset, recipe), test)
+        yield meter("plain eager loop", plain(timer), n, passes=3)
+    yield meter("training step", timer.same_step, n, passes=3, warm_up=timer.warm_up)
+    yield meter("training end to end", timer.next_step, n, passes=3, memory=False)
+    yield meter("prediction", predictor(timer.net, dataset, recipe), test)
     if foldable(recipe):
-        yield meter("prediction, folded", predictor(fold(bed.net), dataset, recipe), test)
+        yield meter("prediction, folded", predictor(fold(timer.net), dataset, recipe), test)
 
 
 def foldable(recipe: Recipe) -> bool:
-    """Whether there are encoders to make one of."""
+    """Whether the network has several encoders to fold into one."""
     return recipe.members > 1 and recipe.encoders != 1 and recipe.mask != "concat"
 
 
 class Meter:
-    """Makes the rows of one network."""
+    """Measures the rows of one network."""
 
     def __init__(
         self, network: str, operations: int, peak: float, device: torch.device, seconds: float, repeats: int, work: Work
@@ -130,7 +138,7 @@ class Meter:
         warm_up: Callable[[], float] | None = None,
         memory: bool = True,
     ) -> Row:
-        """A call that works on `images` images; `passes` forward passes' worth of arithmetic each."""
+        """Time a call that works on `images` images, with the arithmetic of `passes` forward passes each."""
         self.work.doing = f"measuring {self.network}, {what}"
         memory = memory and self.device.type == "cuda"
         if memory:
@@ -154,21 +162,21 @@ class Meter:
 
 
 class Timing(NamedTuple):
-    """Seconds a call took: the median of the repeats, and their range over it."""
+    """Seconds per call: the median of the repeats, and their range divided by it."""
 
     seconds: float
     spread: float
 
 
 def timed(call: Callable[[], object], device: torch.device, seconds: float, repeats: int) -> Timing:
-    """Time of a call, from repeats of about `seconds` each, after calls that do not count."""
+    """Time a call in repeats of about `seconds` each, after a warm-up."""
 
     def repeat(calls: int) -> float:
-        wait(device)
+        synchronize(device)
         began = time.perf_counter()
         for _ in range(calls):
             call()
-        wait(device)
+        synchronize(device)
         return (time.perf_counter() - began) / calls
 
     repeat(1)
@@ -178,15 +186,15 @@ def timed(call: Callable[[], object], device: torch.device, seconds: float, repe
     return Timing(middle, (max(results) - min(results)) / middle)
 
 
-def plain(bed: Bed) -> Callable[[], None]:
-    """The step of an ordinary eager loop, on one batch that is there: the same network and arithmetic."""
-    mix = bed.batches.mix(bed.draws, torch.zeros((), device=bed.device))
+def plain(timer: StepTimer) -> Callable[[], None]:
+    """Return the step of an ordinary eager loop on one prepared batch, with the same network and arithmetic."""
+    mix = timer.batches.mix(timer.draws, torch.zeros((), device=timer.device))
     images, targets = mix.images[0].contiguous(), mix.targets[0]
-    net = fresh_network(bed.recipe, bed.dataset).to(bed.device)
-    optimizer = sgd(net, bed.recipe, lr=1e-4, fused=False)
+    net = fresh_network(timer.recipe, timer.dataset).to(timer.device)
+    optimizer = sgd(net, timer.recipe, lr=1e-4, fused=False)
 
     def step() -> None:
-        with torch.autocast(bed.device.type, torch.bfloat16, enabled=bed.recipe.precision == "bf16"):
+        with torch.autocast(timer.device.type, torch.bfloat16, enabled=timer.recipe.precision == "bf16"):
             value = F.cross_entropy(net(images), targets)
         optimizer.zero_grad()
         value.backward()
@@ -196,26 +204,26 @@ def plain(bed: Bed) -> Callable[[], None]:
 
 
 def vanilla(recipe: Recipe) -> Recipe:
-    """The ordinary network of the same size and batch."""
+    """Return the recipe of the vanilla network of the same size and batch size."""
     changes: dict[str, Any] = {"encoders": None, "heads": None, "association": "own", "rho": 0.0}
     changes |= {"augmix": False, "pixel": "none", "feature_mixing": "none", "saliency": "none", "subnets": 0}
     return recipe.replace(**{**METHODS["vanilla"].changes, **changes})
 
 
 def predictor(net: Network, dataset: Dataset, recipe: Recipe) -> Callable[[], Tensor]:
-    """A pass over the test set."""
+    """Return a function that predicts the test set."""
     return lambda: predict_split(net, dataset, dataset.test, recipe.precision, size=recipe.size).logits
 
 
 def synthetic(name: str, device: torch.device) -> Dataset:
-    """Random images and labels in the shape of a data set."""
+    """Return random images and labels in the shape of a data set."""
     if name not in SHAPES:
         raise UserError(f"no benchmark in the shape of data set '{name}'; there are: {', '.join(SHAPES)}")
     return random_dataset(f"random {name}", SHAPES[name], device)
 
 
 def matmul_peak(device: torch.device, precision: str) -> float:
-    """10^12 operations a second of a large matrix product of random numbers, in the arithmetic of the convolutions."""
+    """Measure the 10^12 FLOP/s of a large matrix product in the precision of the convolutions."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
     if precision == "bf16":

@@ -1,75 +1,67 @@
-"""A training that fits a wall-clock budget: how many epochs, from the pace of the first steps."""
+"""Fit a training to a wall-clock budget: choose the number of epochs from the pace of the first steps."""
 
 import math
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 
+from mixmo.engine.batch import Draws
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.source import each_step, plan
-from mixmo.engine.step import Graph
+from mixmo.engine.scoring import Scorer
+from mixmo.engine.step import Graph, Step
 from mixmo.recipes.schema import Recipe
 from mixmo.utils.errors import UserError
 
-if TYPE_CHECKING:
-    from mixmo.engine.trainer import Trainer
-
 SECONDS = 4.0  # to measure for
-MARGIN = 0.98  # of the time left is planned for: steps are not all alike
+MARGIN = 0.98  # share of the remaining time that is planned for: steps vary
 
 
 class Pace(NamedTuple):
-    """Seconds that things take here."""
+    """Measured times in seconds."""
 
-    spent: float  # on finding out
+    spent: float  # on measuring
     step: float
-    scoring: float  # an epoch, on average
+    scoring: float  # per epoch
     finish: float  # at the end
 
 
-def measure(trainer: "Trainer") -> Pace:
-    """Time some first steps and a scoring, then put everything back as it was."""
+def measure(step: Step, draws: Iterable[Draws], steps: int, scorer: Scorer, wait: Callable[[], None]) -> Pace:
+    """Time some of the `steps` of an epoch and a scoring, then restore weights, momentum and meter.
+
+    `wait` returns once the device has taken the steps.
+    """
     began = time.monotonic()
-    kept = {name: tensor.clone() for name, tensor in trainer.net.state_dict().items()}
-    steps = trainer.schedule.steps_per_epoch
-    planned = plan(trainer.recipe, len(trainer.train_split.labels), 0)
+    kept = {name: tensor.clone() for name, tensor in step.net.state_dict().items()}
     warm = min(Graph.WARMUP + 2, steps - 1)
-    marks = [] if warm else [time.monotonic()]  # an only step is timed with its warm-up
-    for number, samples in enumerate(each_step(trainer.recipe, trainer.train_split, planned, 0, steps, trainer.world)):
-        draws = trainer.batches.draw(samples.unique, trainer.stream.at("step", number), samples.partners, samples.pool)
-        trainer.step(draws, 0.0, trainer.recipe.p)
-        if number + 1 >= warm:
-            trainer.read_meter()  # waits for the device
+    marks = [] if warm else [time.monotonic()]  # a single step is timed with its warm-up
+    for number, drawn in enumerate(draws, 1):
+        step(drawn, 0.0, scorer.recipe.p)
+        if number >= warm:
+            wait()
             marks.append(time.monotonic())
-            # The others stop with the process that writes.
-            if trainer.world.told(marks[-1] - marks[0] > SECONDS):
+            if scorer.world.broadcast(marks[-1] - marks[0] > SECONDS):  # all processes stop with the writing one
                 break
-    step = (marks[-1] - marks[0]) / (len(marks) - 1)
-    scorer = trainer.scorer
-    scorer.score(trainer.dataset.test)
+    scorer.score(scorer.dataset.test)
     scoring = timed(lambda: [scorer.score(split) for split in scorer.splits.values()])
-    finish = 2 * timed(scorer.all_answers) + 2 * scoring
-    trainer.net.load_state_dict(kept)
-    for state in trainer.optimizer.state.values():
-        state["momentum_buffer"].zero_()  # as good as none: the first step makes it the gradient
-    trainer.step.meter.zero_()
-    trainer.state.meter = (0.0, 0.0)
-    return Pace(time.monotonic() - began, step, scoring / trainer.runtime.score_every, finish)
+    finish = 2 * timed(scorer.stored) + 2 * scoring
+    step.net.load_state_dict(kept)
+    for state in step.optimizer.state.values():
+        state["momentum_buffer"].zero_()  # equivalent to none: the first step makes it the gradient
+    step.meter.zero_()
+    return Pace(time.monotonic() - began, (marks[-1] - marks[0]) / (len(marks) - 1), scoring, finish)
 
 
-def fitted(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -> Recipe:
-    """The recipe with as many epochs as fit; warm-up is shortened with them, decay and p are shares of them anyway."""
+def fit_epochs(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -> Recipe:
+    """Return the recipe with as many epochs as fit, and a warm-up shortened alike; decay and p are shares of them."""
     left = MARGIN * (seconds - pace.spent - pace.finish)
     each = schedule.steps_per_epoch * pace.step + pace.scoring
     epochs = int(left / each)
     if epochs < 1:
         lacking = pace.spent + pace.finish + each / MARGIN - seconds
-        raise UserError(
-            f"minutes leave {max(0, seconds):.0f} s after loading; an epoch takes {each:.0f} s here, after "
-            f"{pace.spent:.0f} s to get going; give {math.ceil(lacking / 6) / 10:.1f} more for each network"
-        )
+        times = f"minutes leave {max(0, seconds):.0f} s after loading, and an epoch takes {each:.0f} s here"
+        raise UserError(f"{times}; give {math.ceil(lacking / 6) / 10:.1f} more per network")
     return recipe.replace(epochs=epochs, warmup=recipe.warmup * epochs / recipe.epochs)
 
 

@@ -1,66 +1,104 @@
-"""How far a training is: rate, time left, last scores. A bar on a terminal; elsewhere a line an epoch and a minute."""
+"""Progress of a training: a header, a line per scored epoch, and a bar (without a terminal: a line per minute)."""
 
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+import torch
+
+from mixmo.data.types import Dataset
 from mixmo.engine.schedule import Schedule
-from mixmo.recipes.schema import Recipe
+from mixmo.models import Ensemble, parameters
 from mixmo.utils.progress import Work, clock
 
 
-class Progress(Work):
-    """Told of every step and epoch."""
+def header(
+    schedule: Schedule, dataset: Dataset, net: Ensemble, device: torch.device, out: Path, step: int
+) -> list[str]:
+    """Describe a training in a few lines: network, device, data, steps, where it writes."""
+    recipe = schedule.recipe
+    threads, members = _count(torch.get_num_threads(), "thread"), _count(recipe.members, "member")
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else threads
+    training, test = len(dataset.train.labels) - recipe.validation, len(dataset.test.labels)
+    height, width = recipe.seen(dataset.size)[1:]
+    mean, std = (" ".join(f"{value:.3g}" for value in values) for values in (dataset.mean, dataset.std))
+    return [
+        f"network  {recipe.architecture}, {parameters(net):,} parameters, {members}",
+        *([f"start    {recipe.start}, images normalised with mean {mean}, std {std}"] if recipe.start else []),
+        f"device   {device} ({hardware}), {recipe.precision}",
+        f"data     {dataset.name}: {training:,} training, {test:,} test images of {height}x{width}, "
+        f"{len(dataset.classes)} classes",
+        f"steps    {recipe.epochs} epochs of {schedule.steps_per_epoch:,} steps with {recipe.batch_size} images"
+        + f"; {step:,} steps are done" * (step > 0),
+        f"writes   {out}",
+    ]
 
-    def __init__(self, recipe: Recipe, schedule: Schedule, done: int) -> None:
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number > 1)
+
+
+class Progress(Work):
+    """The progress of a training, updated after every step and every scored epoch."""
+
+    def __init__(self, schedule: Schedule, done: int, header: Sequence[str] = ()) -> None:
         super().__init__("training", schedule.steps, done)
-        self.recipe, self.schedule = recipe, schedule
-        self.scores = ""  # of the last epoch that was scored
+        self.schedule, self.recipe, self.header = schedule, schedule.recipe, header
         self.paced: float | None = None  # since when the pace is measured
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self.board is not None:
+            for line in self.header:
+                self.board.say(line)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
-        if self.board is not None and self.board.live:  # whose bar has gone
-            self.board.say(self.line())
+        if self.board is not None and self.board.live and self.done < self.schedule.steps:
+            self.board.say(f"{self.what()}  step {self.done:.0f}/{self.schedule.steps}")
 
     def step(self, step: int) -> None:
         self.done = step
-        if self.paced is None:  # the first step compiles, for a minute or two: no measure of the others
+        if self.paced is None:  # the first step compiles, for a minute or two, and is not counted
             self.paced, self.before = time.monotonic(), step
 
-    def epoch(self, line: dict[str, Any]) -> None:
-        test, recipe = line["test"]["ensemble"], self.recipe
-        self.scores = f"  top1 {100 * test['top1']:.2f}  nll {test['nll']:.3f}"
-        if self.board is not None and not self.board.live:
+    def epoch(self, record: dict[str, Any]) -> None:
+        """Print the line of a scored epoch, which stays; with the time left where there is no bar."""
+        if self.board is not None:
+            test = record["test"]["ensemble"]
             self.board.say(
-                f"epoch {line['epoch']}/{recipe.epochs}  loss {line['train']['loss']:.4f}  "
-                f"top1 {100 * test['top1']:.2f}  nll {test['nll']:.4f}  nllc {test['nllc']:.4f}  {self.left()}".rstrip()
+                f"epoch {record['epoch']}/{self.recipe.epochs}  loss {record['train']['loss']:.4f}  "
+                f"Top1 {100 * test['top1']:.2f}  NLL {test['nll']:.4f}  lr {record['lr']:.3g}  "
+                f"time {clock(record['seconds'])}  {'' if self.board.live else self.left()}".rstrip()
             )
 
     def what(self) -> str:
-        """The epoch that the last step, counted from 1, is of; before the first, the one to come."""
+        """Return the epoch of the last step, or before the first step the epoch to come."""
         begun = self.done if self.paced is None else self.done - 1
         last = max(0, min(self.schedule.steps - 1, int(begun)))
-        return f"epoch {self.schedule.epoch(last) + 1}/{self.recipe.epochs}{self.scores}"
+        return f"epoch {self.schedule.epoch(last) + 1}/{self.recipe.epochs}"
 
     def left(self) -> str:
-        """Images a second and time left, evaluation included; nothing before the second step."""
+        """Return images/s and the time left, evaluation included; nothing before the second step."""
         if self.paced is None or self.done <= self.before:
             return ""
         rate = (self.done - self.before) / max(time.monotonic() - self.paced, 1e-9)
         return f"{pace(rate * self.recipe.batch_size)}  {clock((self.schedule.steps - self.done) / rate)} left"
 
     def tail(self) -> str:
-        return f"{self.done:.0f}/{self.schedule.steps} steps  {self.left()}".rstrip()
+        return f"{100 * self.done / self.schedule.steps:.0f} %  {self.left()}".rstrip()
 
     def line(self) -> str:
         return f"{self.what()}  step {self.done:.0f}/{self.schedule.steps}  {self.left()}".rstrip()
 
 
 def pace(rate: float) -> str:
-    """Images a second; a large network on a CPU takes more than a second for one.
+    """Format images/s; a large network on a CPU takes more than a second per image.
 
     >>> pace(10840.3), pace(0.273)
     ('10,840 images/s', '0.27 images/s')

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -26,49 +27,49 @@ T = TypeVar("T")
 
 
 class World:
-    """The processes of one training, as one of them sees them. Alone, everything here does nothing."""
+    """The processes of one training, as one of them sees them. With one process, every method does nothing."""
 
     rank = 0
     size = 1
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes files and speaks to the user."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     def part(self, count: int) -> slice:
-        """Which of `count` samples are this process's."""
+        """Return the slice of `count` samples that this process works on."""
         each = -(-count // self.size)
         return slice(min(count, self.rank * each), min(count, (self.rank + 1) * each))
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """The writing process before the others: what it leaves on the disk, they find."""
+        """Let the writing process go first: the others find the files that it writes."""
         yield
 
     def network(self, net: nn.Module) -> nn.Module:
-        """What to call in training: batch statistics are those of the global batch, gradients averaged."""
+        """Return the module to call in training: its gradients are averaged over the processes."""
         return net
 
     def mean(self, values: Tensor) -> Tensor:
-        """Over the processes."""
+        """Average over the processes."""
         return values
 
     def gather(self, values: Tensor, dim: int, count: int) -> Tensor:
-        """The whole of what is in parts along a dimension of `count`."""
+        """Concatenate the parts of all processes along `dim`, of `count` in all."""
         return values
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Whether one of the processes says so. Does not wait for the device."""
+        """Return for each flag whether it is set in any process, without waiting for the device."""
         return flags
 
-    def told(self, value: T) -> T:
-        """What the writing process says."""
+    def broadcast(self, value: T) -> T:
+        """Return the value of the writing process."""
         return value
 
 
 class Processes(World):
-    """Connected processes, a device each."""
+    """Connected processes with one device each."""
 
     def __init__(self, accelerator: str) -> None:
         from lightning_fabric import Fabric
@@ -81,10 +82,7 @@ class Processes(World):
         options: dict[str, Any] = {"gradient_as_bucket_view": True}
         options["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
         self.fabric = Fabric(
-            accelerator=accelerator,
-            devices=world // nodes,
-            num_nodes=nodes,
-            strategy=DDPStrategy(**options),
+            accelerator=accelerator, devices=world // nodes, num_nodes=nodes, strategy=DDPStrategy(**options)
         )
         self.fabric.launch()
         self.rank, self.size = self.fabric.global_rank, self.fabric.world_size
@@ -119,7 +117,7 @@ class Processes(World):
         dist.all_reduce(values, dist.ReduceOp.MAX, self.hosts)
         return tuple(bool(value) for value in values)
 
-    def told(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         box = [value]
         dist.broadcast_object_list(box, 0, self.hosts)
         return box[0]
@@ -127,19 +125,18 @@ class Processes(World):
 
 @functools.cache
 def world(accelerator: str) -> World:
-    """This process's world: the one that torchrun or Slurm made, or itself alone."""
+    """Return the processes that torchrun or Slurm started, or this one alone."""
     if not (dist.is_torchelastic_launched() or slurm()):
         return World()
     try:
         return Processes(accelerator)
     except (RuntimeError, ValueError) as error:  # Fabric's own errors are of these kinds
-        raise UserError(
-            f"the processes could not be connected ({first_line(error)}); start as many on a node as it has devices"
-        ) from error
+        reason = f"the processes could not be connected ({first_line(error)})"
+        raise UserError(f"{reason}; start as many per node as it has devices") from error
 
 
 def leave() -> None:
-    """Before the process ends: gloo's threads, which Fabric leaves running, may abort it while it does."""
+    """Stop gloo's threads, which Fabric leaves running and which may abort the process while it ends."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -158,7 +155,7 @@ def end(status: int) -> NoReturn:
 
 
 def slurm() -> bool:
-    """Whether Slurm's srun started several of us."""
+    """Whether Slurm's srun started several processes."""
     if int(os.environ.get("SLURM_NTASKS", "1")) == 1:
         return False
     from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
@@ -166,24 +163,27 @@ def slurm() -> bool:
     return SLURMEnvironment.detect()
 
 
-def lost(error: RuntimeError) -> bool:
-    """Whether this is what a process hears of another one's end."""
-    return isinstance(error, dist.DistError) or any(
-        word in str(error) for word in ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL")
-    )
+def raise_if_process_lost(error: BaseException, world: World, step: int, checkpoint: Path | None) -> None:
+    """Raise a UserError if this error means that another process has ended, during a step or while scoring."""
+    words = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL")
+    lost = isinstance(error, dist.DistError) or any(word in str(error) for word in words)
+    if world.size > 1 and isinstance(error, RuntimeError) and lost:
+        kept = f"the checkpoint of step {int(checkpoint.name)} is complete" if checkpoint else "no checkpoint exists"
+        what = f"another process of this training was lost by step {step} ({_reason(error)})"
+        raise UserError(f"{what}; {kept}: start all of them again with --resume") from error
 
 
-def reason(error: RuntimeError) -> str:
-    """What a library says of it, without its source file and advice.
+def _reason(error: RuntimeError) -> str:
+    """Return the message of a library without its source file and advice.
 
-    >>> reason(RuntimeError("[/a/gloo/pair.cc:537] Read error [::1]:25510: Connection reset by peer. GLHF!"))
+    >>> _reason(RuntimeError("[/a/gloo/pair.cc:537] Read error [::1]:25510: Connection reset by peer. GLHF!"))
     'Read error [::1]:25510: Connection reset by peer'
     """
     return re.sub(r"^\[\S+\] ", "", first_line(error)).partition(". ")[0]
 
 
 def all_mean(values: Tensor) -> Tensor:
-    """The mean over the processes, with its gradient."""
+    """Average over the processes, with its gradient."""
     return AllMean.apply(values)  # type: ignore[no-any-return,no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""How long a recipe would take here, from a few of its steps on random images. No data set is needed."""
+"""Estimate the training time of a recipe from a few of its steps on random images, without its data set."""
 
 import math
 import time
@@ -8,7 +8,7 @@ import torch
 
 from mixmo.engine.preflight import check_samples
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.step_timer import Bed, random_dataset, wait
+from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.recipes.protocols import Facts
 from mixmo.recipes.schema import Recipe
 from mixmo.utils.progress import Work
@@ -18,6 +18,8 @@ STEPS = 20
 
 
 class Estimate(NamedTuple):
+    """Steps and time of a training."""
+
     device: str
     steps: int
     steps_per_epoch: int
@@ -26,26 +28,26 @@ class Estimate(NamedTuple):
 
 
 def estimate(recipe: Recipe, facts: Facts, device: torch.device, measure: bool = True) -> Estimate:
-    """Steps and, if measured, time."""
+    """Count the steps of a training and, with `measure`, time some of them."""
     check_samples(recipe, facts.samples)
     schedule = Schedule(recipe, facts.samples - recipe.validation)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if not measure:
         return Estimate(name, schedule.steps, schedule.steps_per_epoch, 0.0, None)
     few = facts._replace(samples=2 * recipe.batch_size, tested=2)
-    bed = Bed(recipe, random_dataset(recipe.dataset, few, device), device, compiled=device.type == "cuda")
+    timer = StepTimer(recipe, random_dataset(recipe.dataset, few, device), device, compiled=device.type == "cuda")
     began, first = time.monotonic(), 5 if device.type == "cuda" else 1
-    with Work("first steps, which do not count"):
+    with Work("warm-up steps"):
         for _ in range(first):
-            bed.next_step()
-        wait(device)
-    likely = min(STEPS, math.ceil(BUDGET * first / max(time.monotonic() - began, 1e-9)))
+            timer.next_step()
+        synchronize(device)
+    expected = min(STEPS, math.ceil(BUDGET * first / max(time.monotonic() - began, 1e-9)))
     began, done = time.monotonic(), 0
-    with Work("timing steps", likely) as work:
+    with Work("timing steps", expected) as work:
         while done < STEPS and time.monotonic() - began < BUDGET:
-            bed.next_step()
+            timer.next_step()
             done += 1
             work.advance()
-        wait(device)
+        synchronize(device)
     each = (time.monotonic() - began) / done
     return Estimate(name, schedule.steps, schedule.steps_per_epoch, each, each * schedule.steps)

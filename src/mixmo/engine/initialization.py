@@ -1,4 +1,4 @@
-"""Weights to begin a training with: random ones, or those of a network that was trained before."""
+"""Initial weights of a training: random, or those of a trained network."""
 
 import torch
 
@@ -7,6 +7,7 @@ from mixmo.engine.norm import set_ghost
 from mixmo.hub.loading import load
 from mixmo.models import Network
 from mixmo.recipes.schema import Recipe
+from mixmo.runs.directory import Run
 from mixmo.storage.weights import differences, shapes
 from mixmo.surgery.convert import convert
 from mixmo.utils.device import on_cpu
@@ -16,34 +17,47 @@ from mixmo.utils.rng import Stream
 
 @on_cpu
 def fresh_network(recipe: Recipe, dataset: Dataset, trained: bool = True) -> Network:
-    """The recipe's network with its initial weights, the same on every device.
+    """Return the recipe's network with its initial weights, the same on every device.
 
-    Without `trained` they are random, also where the recipe names a network to start from.
+    Without `trained` they are random, also where the recipe names a network to start from. The metadata of that
+    network are then in `about`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Stream(recipe.seed, torch.device("cpu")).at("weights").initial_seed())
         net = recipe.network(len(dataset.classes), dataset.train.images.shape[3])
         if recipe.start is not None and trained:
-            begin_with(net, recipe, dataset)
+            load_start(net, recipe.start, dataset)
     if recipe.ghost:
         set_ghost(net, recipe.ghost)
     return net
 
 
-def begin_with(net: Network, recipe: Recipe, dataset: Dataset) -> None:
-    """Fill the network with the weights of the one to start from, converted to its members and to the data's classes.
+def load_start(net: Network, start: str, dataset: Dataset) -> None:
+    """Fill the network with the weights of `start`, converted to its members and to the classes of the data set.
 
-    Its heads are kept where its classes have the names of the data's; else they are new.
+    The heads are kept where the classes have the same names; else they are new.
     """
-    given = load(str(recipe.start))
+    given = load(start)
     if not isinstance(given, Network):
-        raise UserError(f"start = {recipe.start} is a {type(given).__name__}; train it in a loop of your own")
+        raise UserError(f"start = {start} is a {type(given).__name__}; train it in your own loop")
     same = (given.about and given.about.classes) == dataset.classes
     members = net.members if net.members != given.members else None
     converted = convert(given, members=members, classes=None if same else len(dataset.classes))
     if different := differences(shapes(net), converted.state_dict()):
-        raise UserError(
-            f"start = {recipe.start} is another network than the recipe's ({different[0]}); give the model, depth, "
-            "width, encoders and heads that it was trained with"
-        )
+        reason = f"start = {start} is another network than the recipe's ({different[0]})"
+        raise UserError(f"{reason}; give the model, depth, width, encoders and heads that it was trained with")
     net.load_state_dict(converted.state_dict())
+    net.about = given.about
+
+
+def start_normalisation(recipe: Recipe, dataset: Dataset, source: Network | Run) -> Dataset:
+    """Return the data set with the normalisation that the network to start from was trained with.
+
+    The `source` is the fresh network, or the run, whose dataset.json has it, where the training is resumed.
+    """
+    if recipe.start is None:
+        return dataset
+    if isinstance(source, Run):
+        record = source.read_dataset()
+        return dataset._replace(mean=tuple(record["mean"]), std=tuple(record["std"]))
+    return dataset if source.about is None else dataset._replace(mean=source.about.mean, std=source.about.std)

@@ -1,4 +1,4 @@
-"""Where the scores of each epoch go beside metrics.jsonl: CSV, TensorBoard, anything that Lightning could log to."""
+"""Log every scored epoch to CSV, TensorBoard or any Lightning logger, in addition to metrics.jsonl."""
 
 import contextlib
 import importlib
@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from mixmo.runs.metrics_log import flat
 from mixmo.utils.errors import UserError, first_line, unknown
@@ -17,9 +17,8 @@ BUILT_IN = ("csv", "tensorboard")
 FOLDER = "logs"  # of the run directory
 
 
-@runtime_checkable
 class Logger(Protocol):
-    """What Lightning asks of a logger, as far as it is used here."""
+    """The part of Lightning's logger interface that is used here."""
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None: ...
     def log_hyperparams(self, params: dict[str, Any]) -> None: ...
@@ -27,7 +26,7 @@ class Logger(Protocol):
 
 
 class Loggers:
-    """The loggers of a run. They say what metrics.jsonl says, also after a resume."""
+    """The loggers of a run. They get the lines of metrics.jsonl, also after a resume."""
 
     def __init__(self, chosen: Sequence[str | Logger], folder: Path) -> None:
         """`chosen`: "csv", "tensorboard" (both write below `folder`/logs), the dotted path of a class, or a logger."""
@@ -35,14 +34,14 @@ class Loggers:
         self.names = [name for name in BUILT_IN if name in chosen]
         self.others = [made(logger, self.folder) for logger in chosen if logger not in BUILT_IN]
         self.ours: list[Logger] = []
-        if "tensorboard" in self.names:
-            check_tensorboard()
+        if "tensorboard" in self.names and not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
+            raise UserError("logger 'tensorboard' needs another package; pip install 'mixmo[tensorboard]'")
 
     def start(self, hyperparameters: Mapping[str, Any], logged: Sequence[Mapping[str, Any]] = ()) -> None:
         """Begin, or continue after these lines of metrics.jsonl.
 
-        Our own files are written anew, since the lines after the last checkpoint will come again; other loggers keep
-        what they were told.
+        The built-in files are written again, since the lines after the last checkpoint will come again; other loggers
+        keep what they have.
         """
         for name in self.names:
             shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -56,32 +55,30 @@ class Loggers:
                     logger.log_metrics(numbers(line), line["step"])
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl."""
+        """Log one line of metrics.jsonl."""
         for logger in (*self.ours, *self.others):
             with self.harmless(logger):
                 logger.log_metrics(numbers(line), line["step"])
 
     def finish(self, status: str = "success") -> None:
-        """Flush and close: "success", or "failed" or "interrupted", as Lightning has it."""
+        """Flush and close with Lightning's status: "success", "failed" or "interrupted"."""
         for logger in (*self.ours, *self.others):
             with self.harmless(logger):
                 logger.finalize(status)
 
     @contextlib.contextmanager
     def harmless(self, logger: Logger) -> Iterator[None]:
-        """A logger whose server is gone, say, is left out from then on; the training goes on."""
+        """Leave out a logger after an error, such as a lost server; the training continues."""
         try:
             yield
         except Exception as error:
-            warnings.warn(
-                f"{type(logger).__name__} failed ({first_line(error)}) and is told nothing more", stacklevel=3
-            )
+            warnings.warn(f"{type(logger).__name__} failed ({first_line(error)}) and logs nothing more", stacklevel=3)
             self.ours = [other for other in self.ours if other is not logger]
             self.others = [other for other in self.others if other is not logger]
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:
-    """Those of a line of metrics.jsonl, each under its path; but for the step, which loggers are told apart.
+    """Return the numbers of a line of metrics.jsonl by path, without the step, which loggers get separately.
 
     >>> numbers({"step": 3, "train": {"loss": 0.5}, "test": {"members": [{"top1": 0.1}, {"top1": 0.2}]}})
     {'train/loss': 0.5, 'test/members/0/top1': 0.1, 'test/members/1/top1': 0.2}
@@ -90,7 +87,7 @@ def numbers(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def built_in(name: str, folder: Path) -> Logger:
-    """Lightning Fabric's, writing to `folder`/`name`."""
+    """Return Lightning Fabric's logger, which writes to `folder`/`name`."""
     from lightning_fabric.loggers.csv_logs import CSVLogger
     from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
@@ -99,28 +96,18 @@ def built_in(name: str, folder: Path) -> Logger:
     return TensorBoardLogger(folder, name=None, version=name)
 
 
-def check_tensorboard() -> None:
-    if importlib.util.find_spec("tensorboard") is None and importlib.util.find_spec("tensorboardX") is None:
-        raise UserError("logger 'tensorboard' needs a package that is not here; pip install 'mixmo[tensorboard]'")
-
-
 def made(chosen: str | Logger, folder: Path) -> Logger:
-    """A logger as given, or of the class at a dotted path, which is told where to write if it asks."""
+    """Return a logger as given, or made of the class at a dotted path, with the folder to write to if it takes one."""
     if not isinstance(chosen, str):
-        if not isinstance(chosen, Logger):
-            raise UserError(
-                f"a {type(chosen).__name__} is no logger; it needs log_metrics, log_hyperparams and finalize"
-            )
         return chosen
     module, _, name = chosen.rpartition(".")
     if not module:
         raise unknown("logger", chosen, BUILT_IN)
     try:
         kind = getattr(importlib.import_module(module), name)
-        asked = [key for key in ("save_dir", "root_dir") if key in inspect.signature(kind).parameters]
-        return made(kind(**{key: str(folder) for key in asked}), folder)
+        taken = [key for key in ("save_dir", "root_dir") if key in inspect.signature(kind).parameters]
+        return made(kind(**{key: str(folder) for key in taken}), folder)
     except (ImportError, AttributeError, TypeError) as error:
         raise UserError(
-            f"logger '{chosen}' cannot be made ({error}); name csv, tensorboard, or a class that needs no arguments, "
-            "such as lightning.pytorch.loggers.MLFlowLogger"
+            f"logger '{chosen}' cannot be made ({error}); give csv, tensorboard or another class"
         ) from error

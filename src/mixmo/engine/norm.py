@@ -1,4 +1,4 @@
-"""Whose statistics batch normalisation uses in training. Parameters and their names stay as they are."""
+"""Batch normalisation over all processes, or over ghost batches. Parameters keep their names."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mixmo.engine.distributed import all_mean
+from mixmo.engine.distributed import World, all_mean
 from mixmo.utils.errors import UserError
 
 
 def synchronise(net: nn.Module, device: torch.device) -> nn.Module:
-    """Those of the batches of all processes."""
+    """Normalise with the statistics of the global batch, over all processes."""
     if device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-any-return]
     for layer in plain_norms(net):
@@ -20,29 +20,33 @@ def synchronise(net: nn.Module, device: torch.device) -> nn.Module:
 
 
 def set_ghost(net: nn.Module, ghost: int) -> None:
-    """Those of ghost batches of so many images."""
+    """Normalise with the statistics of ghost batches of `ghost` images."""
     for layer in plain_norms(net):
         layer.__class__ = GhostBatchNorm
         vars(layer)["ghost"] = ghost
 
 
 def plain_norms(net: nn.Module) -> Sequence[nn.Module]:
-    """All its batch normalisations. A network of one's own may have others than can be taken over here."""
+    """Return all batch normalisations; a user-defined network may have some that cannot be replaced."""
     norms = [layer for layer in net.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     for layer in norms:
         if type(layer) is not nn.BatchNorm2d or not (layer.affine and layer.track_running_stats and layer.momentum):
-            raise UserError(
-                f"ghost batches, and several processes on CPUs, need nn.BatchNorm2d(channels); the network has a "
-                f"{layer}: take that, or leave them out"
-            )
+            raise UserError(f"ghost batches and several CPU processes need nn.BatchNorm2d(channels), not {layer}")
     return norms
 
 
-class RunningBatchNorm(nn.BatchNorm2d):
-    """Running statistics as torch's, for those below, which compute the statistics of a batch themselves."""
+def average_statistics(net: nn.Module, averaged: nn.Module | None, world: World) -> None:
+    """Average the running statistics of ghost batches over the processes, also those of the averaged network."""
+    for buffer in (buffer for one in (net, averaged) if one for buffer in one.buffers()):
+        if buffer.is_floating_point():
+            buffer.copy_(world.mean(buffer))
 
-    def follow(self, mean_C: Tensor, variance_C: Tensor, count: int) -> None:
-        """One step of the running statistics towards those of `count` values a channel."""
+
+class RunningBatchNorm(nn.BatchNorm2d):
+    """Running statistics as torch updates them, for layers that compute the statistics of a batch themselves."""
+
+    def update_running(self, mean_C: Tensor, variance_C: Tensor, count: int) -> None:
+        """Move the running statistics towards those of `count` values per channel."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -63,7 +67,7 @@ class GlobalBatchNorm(RunningBatchNorm):
         mean = all_mean(x.mean(dims))
         centred = x - mean[:, None, None]
         variance = all_mean(centred.square().mean(dims))
-        self.follow(mean, variance, x.numel() // x.shape[1] * dist.get_world_size())
+        self.update_running(mean, variance, x.numel() // x.shape[1] * dist.get_world_size())
         scale = self.weight * (variance + self.eps).rsqrt()
         return centred * scale[:, None, None] + self.bias[:, None, None]
 
@@ -83,7 +87,7 @@ class GhostBatchNorm(RunningBatchNorm):
         x_GNCHW = x.unflatten(0, (-1, self.ghost))
         x_GNCHW = x_GNCHW.to(torch.promote_types(x.dtype, torch.float32))  # under autocast, as torch's own
         variance, mean = torch.var_mean(x_GNCHW, (1, 3, 4), correction=0, keepdim=True)
-        self.follow(mean.mean(0).flatten(), variance.mean(0).flatten(), x_GNCHW[0].numel() // x.shape[1])
+        self.update_running(mean.mean(0).flatten(), variance.mean(0).flatten(), x_GNCHW[0].numel() // x.shape[1])
         scale = self.weight[:, None, None] * (variance + self.eps).rsqrt()
         y_GNCHW: Tensor = (x_GNCHW - mean) * scale + self.bias[:, None, None]
         return y_GNCHW.flatten(0, 1).to(x.dtype)

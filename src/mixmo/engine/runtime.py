@@ -1,6 +1,5 @@
 """Where and how a recipe runs."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,74 +8,71 @@ import torch
 from mixmo.engine.distributed import Processes, World, world
 from mixmo.utils.errors import UserError, first_line
 
-YEAR = 366 * 24 * 60  # in minutes
-
 
 @dataclass(frozen=True)
 class Runtime:
     """Where and how a recipe runs; nothing here changes what it computes, beyond rounding.
 
-    But `minutes` chooses the epochs, and with `score_every` only the scored ones can be the best.
+    Two options have an influence on the result all the same: `minutes` chooses the number of epochs, and with
+    `score_every` only the scored epochs can be the best one.
+
+    Raises:
+        UserError: If a number is not positive.
     """
 
     device: str = "auto"
-    """cpu, cuda, cuda:1, ...; auto takes a GPU where there is one."""
+    """cpu, cuda, cuda:1, ...; auto: a GPU if there is one."""
     data: Path | None = None
-    """Folder of the data sets; by default the environment variable MIXMO_DATA, else ./data."""
+    """Folder of the data sets (default: $MIXMO_DATA, else ./data)."""
     stream: bool | None = None
-    """Read image files while training rather than hold them decoded in memory; by default if they do not fit there."""
+    """Read image files during training instead of keeping them decoded in memory (default: if they do not fit)."""
     workers: int | None = None
-    """Processes that decode image files as they are streamed; by default one a core."""
+    """Processes that decode streamed image files (default: one per core)."""
     compile: bool | None = None
-    """torch.compile the step; by default on a GPU only, where it pays."""
+    """Compile the training step with torch.compile (default: on a GPU only)."""
     minutes: float | None = None
-    """Wall-clock budget: the epochs, and with them warm-up, decay and p, are fitted to what the first steps take."""
+    """Time budget: the number of epochs, and with it the schedule, is chosen from the time of the first steps."""
     score_every: int = 1
-    """Epochs between two scorings of the test set; the last epoch is always scored."""
+    """Score the test set every this many epochs, and after the last one."""
     save_seconds: float = 30.0
-    """At least this long between two checkpoints; ten times that inside a long epoch. One is also taken at the end and
-    when stopped."""
+    """Least time between two checkpoints, after an epoch; ten times that within an epoch."""
     keep_every: int | None = None
-    """Keep the checkpoints of every so many epochs, beside the last one."""
+    """Keep the checkpoint of every this many epochs, in addition to the last one."""
     shard_mb: float | None = None
-    """Checkpoints and weights in files of at most so many megabytes."""
+    """Split checkpoints and weights into files of at most this many megabytes."""
     compact: bool = False
-    """Checkpoints and final weights in bfloat16: half the size; a resumed run then continues from rounded weights."""
+    """Write checkpoints and weights in bfloat16: half the size, but a resumed run continues from rounded weights."""
     logger: str | None = None
-    """Log every scored epoch to csv, tensorboard, or a class with Lightning's logger interface (my.module.Logger) too;
-    several with commas between them."""
+    """Also log every scored epoch to csv, tensorboard, or a class with Lightning's logger interface
+    (my.module.Logger); separate several with commas."""
     quiet: bool = False
-    """No progress on standard error."""
+    """Print no progress."""
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 0:
-            raise UserError(f"workers = {self.workers}; it cannot be negative")
-        for name in ("minutes", "score_every", "keep_every", "shard_mb"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise UserError(f"{name} = {value}; it must be positive and finite")
-        if (self.minutes or 0) > YEAR:
-            raise UserError(f"minutes = {self.minutes}; take at most {YEAR}, a year: the schedule would never end")
-        if not self.save_seconds >= 0:
-            raise UserError(f"save_seconds = {self.save_seconds}; it cannot be negative")
+        for name in ("workers", "save_seconds", "minutes", "score_every", "keep_every", "shard_mb"):
+            value, zero = getattr(self, name), name in ("workers", "save_seconds")
+            if value is not None and not (value > 0 or (zero and value == 0)):
+                raise UserError(f"{name} = {value}; give a positive number")
 
     def resolve(self) -> torch.device:
-        """The device of this process."""
-        name = self.device
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
+        """Return the device of this process.
+
+        Raises:
+            UserError: If there is no such device here.
+        """
         here = self.world()
         if isinstance(here, Processes):
             return here.device
+        name = self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         try:
             device = torch.device(name)
             torch.empty(0, device=device)
-            torch.Generator(device)  # which "meta" has not
+            torch.Generator(device)  # which "meta" does not have
         except (RuntimeError, AssertionError) as error:
             raise UserError(f"device '{self.device}' cannot be used here ({first_line(error)}); try cpu") from error
         return device
 
     def world(self) -> World:
-        """The processes that train together."""
+        """Return the processes that train together."""
         on_gpu = torch.cuda.is_available() if self.device == "auto" else self.device.startswith("cuda")
         return world("cuda" if on_gpu else "cpu")

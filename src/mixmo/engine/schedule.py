@@ -7,7 +7,7 @@ from mixmo.recipes.schema import Recipe
 
 
 class Schedule:
-    """What depends on time: steps, epochs, learning rate, share of training done. Steps and epochs count from 0."""
+    """Steps, epochs, learning rate and share of training done. Steps and epochs count from 0."""
 
     def __init__(self, recipe: Recipe, samples: int) -> None:
         self.recipe = recipe
@@ -20,11 +20,11 @@ class Schedule:
         return step // self.steps_per_epoch
 
     def progress(self, step: int) -> float:
-        """Share of the epochs done at the end of this step's epoch: p is constant through an epoch, 0 in the last."""
+        """Return the share of epochs done at the end of this step's epoch: p is constant in an epoch, 0 in the last."""
         return (self.epoch(step) + 1) / self.recipe.epochs
 
     def lr(self, step: int) -> float:
-        """Linear warm-up to lr, first step included; then decay after whole epochs, or a cosine to zero."""
+        """Return the learning rate: linear warm-up, then decay after whole epochs, or a cosine to zero."""
         recipe = self.recipe
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         if recipe.schedule == "cosine":

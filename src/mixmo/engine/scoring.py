@@ -1,5 +1,6 @@
-"""What a training asks of its network: answers to whole splits, a part of them by each process, and their scores."""
+"""Predict and score whole splits during a training, a part of the images by each process."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -16,23 +17,31 @@ from mixmo.utils.errors import UserError
 
 
 class DivergedError(UserError):
-    """What the network has become is worth less than what was saved of it before."""
+    """The loss or the outputs are infinite: the last checkpoint is worth more than the weights."""
 
 
 def diverged(what: str, recipe: Recipe) -> DivergedError:
-    return DivergedError(
-        f"{what}: training diverged, and nothing more was saved; take a lower lr (it is {recipe.lr}) or a longer "
-        "warmup, and another --out"
-    )
+    remedy = f"take a lower lr (it is {recipe.lr}) or a longer warmup, and another --out"
+    return DivergedError(f"{what}: training diverged, and nothing more was saved; {remedy}")
 
 
-def check_answers(logits: Tensor, recipe: Recipe) -> None:
-    """Refuses what the last step, or the running statistics, made of a network: the loss may not tell."""
+def check_outputs(logits: Tensor, recipe: Recipe) -> None:
+    """Raise an error if the last step, or the running statistics, made outputs infinite: the loss may not show it."""
     if not logits.isfinite().all():
-        raise diverged("the network answers NaN or infinite values", recipe)
+        raise diverged("the network outputs NaN or infinite values", recipe)
+
+
+class Scored(NamedTuple):
+    """What was predicted for a split, and its scores."""
+
+    logits: Tensor  # (heads, N, K)
+    labels: Tensor  # (N,)
+    report: Report
 
 
 class Scorer(NamedTuple):
+    """Predicts and scores the test images and those held out."""
+
     net: Ensemble  # as it is trained, or its average
     recipe: Recipe
     dataset: Dataset
@@ -49,14 +58,14 @@ class Scorer(NamedTuple):
         """The split by which the best epoch is chosen."""
         return "validation" if self.held_out else "test"
 
-    def score(self, split: Split) -> Report:
-        """In the precision of the training."""
-        logits, labels = self.answers(split, self.recipe.precision)
-        check_answers(logits, self.recipe)
-        return evaluate(logits, labels)
+    def score(self, split: Split) -> Scored:
+        """Predict in the precision of the training, and score."""
+        logits, labels = self.predict(split, self.recipe.precision)
+        check_outputs(logits, self.recipe)
+        return Scored(logits, labels, evaluate(logits, labels))
 
-    def answers(self, split: Split, precision: str = "fp32") -> LabelledLogits:
-        """Every head's logits and the labels, of what could be read."""
+    def predict(self, split: Split, precision: str = "fp32") -> LabelledLogits:
+        """Return every head's logits and the labels of the images that could be read."""
         count, part = len(split.labels), self.world.size > 1
         if part:
             mine = torch.arange(count, device=split.labels.device)[self.world.part(count)]
@@ -68,10 +77,14 @@ class Scorer(NamedTuple):
             raise UserError(f"none of {count} images of {self.dataset.name} to score can be read; check the files")
         return LabelledLogits(logits[:, read], labels[read] - 1)
 
-    def all_answers(self) -> dict[str, Tensor]:
-        """What a run keeps: the answers to every split in float32, those to the test set by their plain names."""
-        return {
-            name if split == "test" else f"{split}_{name}": tensor
-            for split, images in self.splits.items()
-            for name, tensor in self.answers(images)._asdict().items()
-        }
+    def stored(self, known: Mapping[str, Scored] | None = None) -> dict[str, Tensor]:
+        """Return what a run stores: float32 logits and labels of every split, `known` or predicted now.
+
+        Those of the test set have plain names.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, split in self.splits.items():
+            logits, labels = known[name][:2] if known else self.predict(split)
+            prefix = "" if name == "test" else f"{name}_"
+            tensors |= {f"{prefix}logits": logits, f"{prefix}labels": labels}
+        return tensors

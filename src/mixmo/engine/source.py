@@ -1,4 +1,4 @@
-"""Which samples each step of an epoch reads, and how they come to the device: from memory there, or from files."""
+"""The samples of each step of an epoch, from memory on the device or from files."""
 
 from collections.abc import Generator
 from typing import NamedTuple
@@ -17,10 +17,10 @@ from mixmo.utils.rng import Stream
 
 
 class Partners(NamedTuple):
-    """The other images of a pixel augmentation; a leading dimension of steps where there are several."""
+    """The other images of a pixel augmentation; with a leading dimension for several steps."""
 
-    number: Tensor  # (M, N) of the sample, of the whole data set
-    whether: Tensor  # (M, N) uniform: below pixel_p, the augmentation is applied and its partner looked at
+    number: Tensor  # (M, N) index of the sample in the whole data set
+    whether: Tensor  # (M, N) uniform: below pixel_p, the augmentation is applied and its partner used
 
 
 class Plan(NamedTuple):
@@ -43,7 +43,7 @@ class Samples(NamedTuple):
 
 @on_cpu
 def plan(recipe: Recipe, samples: int, epoch: int) -> Plan:
-    """Every sample once, in a random order, and partners at random."""
+    """Draw the order of all samples for an epoch, and their partners."""
     stream = Stream(recipe.seed, torch.device("cpu"))
     n, steps = recipe.batch_size // recipe.repetition, steps_per_epoch(samples, recipe.batch_size, recipe.repetition)
     order = torch.randperm(samples, generator=stream.at("order", epoch))
@@ -61,9 +61,9 @@ def draw_partners(shape: tuple[int, ...], samples: int, generator: torch.Generat
 def each_step(
     recipe: Recipe, split: Split, planned: Plan, first: int, last: int, world: World | None = None
 ) -> Generator[Samples]:
-    """The samples of the steps `first` to `last` (exclusive) of a planned epoch.
+    """Yield the samples of the steps `first` to `last` (exclusive) of a planned epoch.
 
-    Of images that are streamed, each process of the `world` reads a part and gets the others' from them.
+    Of streamed images, each process of the `world` reads a part and gets the others from the other processes.
     """
     world = world or World()
     device = split.labels.device
@@ -76,7 +76,7 @@ def each_step(
             chosen = None if number is None or whether is None else Partners(number[step], whether[step])
             yield Samples(unique[step], chosen, None)
         return
-    # A pool holds the n images of the step, then a place for each partner; those that nobody sees are not read.
+    # A pool holds the n images of the step, then a place for each partner; unused partners are not read.
     n = planned.unique.shape[1]
     place = torch.arange(n, device=device)
     partner_place = torch.arange(n, n + recipe.members * recipe.batch_size, device=device).view(recipe.members, -1)
@@ -95,5 +95,16 @@ def each_step(
 
 
 def gathered(read: Split, world: World, count: int) -> Split:
-    """The pool of a step, of which each process has read a part."""
+    """Return the pool of a step, of which each process has read a part."""
     return Split(world.gather(read.resident, 0, count), world.gather(read.labels, 0, count))
+
+
+@on_cpu
+def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:
+    """Divide a split into training and validation images, by a seeded shuffle that is the same on every device."""
+    if count == 0:
+        return split, None
+    order = torch.randperm(len(split.labels), generator=Stream(seed, torch.device("cpu")).at("validation"))
+    order = order.to(split.labels.device)
+    rest, held = order[count:].sort().values, order[:count].sort().values
+    return Split(split.images[rest], split.labels[rest]), Split(split.images[held], split.labels[held])

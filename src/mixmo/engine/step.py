@@ -1,4 +1,4 @@
-"""One optimisation step, wholly on the device: batch, forward, backward, SGD. Nothing here waits for the device."""
+"""One optimisation step on the device: batch, forward, backward, SGD. Nothing here waits for the device."""
 
 import warnings
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Forward = Callable[[Draws], tuple[Tensor, Tensor]]  # loss and heads' accuracy
 
 
 def sgd(net: nn.Module, recipe: Recipe, lr: float, fused: bool = True) -> torch.optim.SGD:
-    """The recipe's optimiser."""
+    """Return the recipe's optimiser."""
     return torch.optim.SGD(
         net.parameters(),
         lr=lr,
@@ -34,11 +34,11 @@ def sgd(net: nn.Module, recipe: Recipe, lr: float, fused: bool = True) -> torch.
 
 
 class Step:
-    """Calls of `step(draws, lr, chance)`; losses add up on the device until `meter` is read.
+    """Take optimisation steps, `step(draws, lr, chance)`; losses add up on the device until `meter` is read.
 
     `compiled` fuses the batch, the network and the loss into few kernels; `graphed` records the whole step as a CUDA
-    graph, which small batches need to keep the device busy. Where one of them is not possible, a warning says so once
-    and training goes on without it, from the state it had.
+    graph, which small batches need to keep the device busy. Where one of them is not possible, training continues
+    without it from the same state, with one warning.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Step:
         graphed: bool,
         model: nn.Module | None = None,
     ) -> None:
-        """`model` is what to call for the network's answers, where that is not the network itself."""
+        """`model` is called for the network's logits, if it is not the network itself."""
         self.net, self.optimizer, self.batches = net, optimizer, batches
         self.model = model or net
         self.precision = precision
@@ -62,7 +62,7 @@ class Step:
             say("GradAug's sub-networks change shape from step to step; the step runs eagerly, which is slower")
             compiled = graphed = False
         if batches.saliency is not None and (compiled or graphed):
-            say("saliency asks the network before every step, on grids that change; it runs eagerly, which is slower")
+            say("saliency needs gradients before every step, on grids that change; it runs eagerly, which is slower")
             compiled = graphed = False
         self.lr = torch.zeros((), device=device)
         self.chance = torch.zeros((), device=device)
@@ -95,7 +95,7 @@ class Step:
 
     @property
     def mode(self) -> str:
-        """How it runs now: "eager", "compiled", "graphed" or "compiled, graphed"."""
+        """How the step runs now: "eager", "compiled", "graphed" or "compiled, graphed"."""
         compiled = self._forward is not self._eager
         graphed = self._graph is not None
         return ", ".join(name for name, on in (("compiled", compiled), ("graphed", graphed)) if on) or "eager"
@@ -112,7 +112,7 @@ class Step:
         return value.detach(), accuracy
 
     def _first_gradients(self, draws: Draws) -> tuple[Tensor, Tensor]:
-        """The first compiled step. If it fails, batch statistics are put back and everything runs eagerly."""
+        """Take the first compiled step. If it fails, restore the batch statistics and run eagerly."""
         self._untried = False
         before = [buffer.clone() for buffer in self.net.buffers()]
         try:
@@ -142,7 +142,7 @@ class Step:
         return value, accuracy(logits.detach(), mix)
 
     def _by_saliency(self, mix: Mix, draws: SaliencyDraws) -> tuple[Mix, Tensor | None]:
-        """The batch mixed by what the network looks at, and what the unmixed one adds to the loss, if anything."""
+        """Mix the batch by saliency; return it and the loss of the unmixed batch, if that counts."""
         kind, recipe = self.batches.saliency, self.batches.recipe
         assert kind is not None
         settings = Settings(recipe.clean, recipe.transport, self.batches.dataset.std)
@@ -150,7 +150,7 @@ class Step:
 
 
 def accuracy(logits: Tensor, mix: Mix) -> Tensor:
-    """Share of heads that give the (largest) label of their own mixed input."""
+    """Return the share of heads that predict the (largest) label of their own mixed input."""
     truth = mix.targets if mix.targets.dim() == 2 else mix.targets.argmax(-1)
     return (logits.argmax(-1) == truth).float().mean()
 
@@ -160,10 +160,10 @@ class NotCaptured(Exception):  # noqa: N818 - not an error: there is another way
 
 
 class Graph:
-    """A function of Draws recorded once as a CUDA graph and then replayed: the host launches one thing a step.
+    """A function of Draws, recorded once as a CUDA graph and then replayed: one launch per step.
 
-    The first calls run it as it is, so that compilers, libraries and the optimiser allocate what they keep. Recording
-    computes nothing: the call that records then replays, and no call counts twice.
+    The first calls run the function itself, so that compilers, libraries and the optimiser allocate what they keep.
+    Recording computes nothing: the call that records then replays, and no step is taken twice.
     """
 
     WARMUP = 3
@@ -204,7 +204,7 @@ class Graph:
 
 
 def by_type(draws: Draws) -> tuple[list[Tensor], list[Tensor]]:
-    """Its uniform numbers and its indices: tensors of one type are copied in one launch."""
+    """Return the uniform numbers and the indices: tensors of one type are copied in one launch."""
     leaves = [leaf for leaf in tree_leaves(draws) if isinstance(leaf, Tensor)]
     return [x for x in leaves if x.is_floating_point()], [x for x in leaves if not x.is_floating_point()]
 

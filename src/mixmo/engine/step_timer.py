@@ -1,4 +1,4 @@
-"""A recipe's step on random images, ready to be timed. No data set and no run directory is needed."""
+"""A recipe's training step on random images, ready to be timed, without a data set or a run directory."""
 
 import time
 from itertools import count
@@ -17,14 +17,15 @@ from mixmo.recipes.schema import Recipe
 from mixmo.utils.rng import Stream
 
 
-class Bed:
+class StepTimer:
     """A recipe's network, batches and step."""
 
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool) -> None:
         self.recipe, self.dataset, self.device = recipe, dataset, device
-        check_memory(recipe, dataset, device)
-        self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.batches = Batches(recipe, dataset, dataset.train)
+        net = fresh_network(recipe, dataset)
+        check_memory(net, recipe, dataset.size, device)
+        self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.batches = Batches(recipe, dataset, dataset.train, net=self.net)
         self.step = Step(
             self.net,
             sgd(self.net, recipe, recipe.rate),
@@ -38,7 +39,7 @@ class Bed:
         self.order = torch.randperm(len(dataset.train.labels), device=device, generator=self.stream.at("order"))
         self.chance = self.batches.mixer.chance(0.0)
         self.draws = self.batches.draw(self.samples(0), self.stream.at("step", 0))
-        self.numbers = count()
+        self.steps = count()
 
     def samples(self, step: int) -> Tensor:
         unique = self.recipe.batch_size // self.recipe.repetition
@@ -46,32 +47,32 @@ class Bed:
         return self.order[first : first + unique]
 
     def same_step(self) -> None:
-        """The step alone, on draws that are there."""
+        """Take a step on the first draws, without drawing."""
         self.step(self.draws, self.schedule.lr(0), self.chance)
 
     def next_step(self) -> None:
-        """The step as the training loop makes it."""
-        number = next(self.numbers)
-        draws = self.batches.draw(self.samples(number), self.stream.at("step", number))
-        self.step(draws, self.schedule.lr(number), self.chance)
+        """Draw and take a step, as the training loop does."""
+        step = next(self.steps)
+        draws = self.batches.draw(self.samples(step), self.stream.at("step", step))
+        self.step(draws, self.schedule.lr(step), self.chance)
 
     def warm_up(self) -> float:
-        """Seconds until every later step runs alike."""
+        """Take the first steps, which compile and record; return the seconds they took."""
         began = time.perf_counter()
         for _ in range(Graph.WARMUP + 1):
             self.next_step()
-        wait(self.device)
+        synchronize(self.device)
         return time.perf_counter() - began
 
 
-def wait(device: torch.device) -> None:
-    """Until the device has done what it was asked to."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def random_dataset(name: str, facts: Facts, device: torch.device) -> Dataset:
-    """Random images and labels, of which these are the facts."""
+    """Return random images and labels of the given counts and shape."""
     channels, height, width = facts.size
     generator = torch.Generator(device).manual_seed(0)
 

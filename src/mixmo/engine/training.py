@@ -2,14 +2,14 @@
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from mixmo import data
 from mixmo.engine.loggers import Logger
-from mixmo.engine.preflight import check_data, check_fit, check_logged, check_world, open_or_create, singles
+from mixmo.engine.preflight import check_fit, check_world
+from mixmo.engine.resume import change_epochs, open_run
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.trainer import Trainer
 from mixmo.recipes.schema import Recipe
@@ -17,7 +17,7 @@ from mixmo.runs.directory import Run, is_run
 from mixmo.runs.lock import claim, removed_unless_begun
 from mixmo.utils import memory
 from mixmo.utils.errors import check_path
-from mixmo.utils.progress import shown, track
+from mixmo.utils.progress import say, shown, track
 
 LESS_MEMORY = "end other programs and give the command again, with --resume, or take a smaller batch_size or width"
 
@@ -31,25 +31,41 @@ def train(
     until: int | None = None,
     loggers: Sequence[Logger] = (),
 ) -> Run:
-    """Train a recipe into the folder `out`, or up to step `until`. With `resume`, continue what is there.
+    """Train a recipe into a run directory.
 
-    `loggers` are told of every scored epoch: anything with Lightning's logger interface, beside `runtime.logger`.
-    Several networks are runs of their own in folders 0, 1, ... of `out`, with seeds that follow each other.
+    A recipe of several networks trains each into a folder 0, 1, ... of `out`, with consecutive seeds.
+
+    Args:
+        recipe: What to train.
+        out: Run directory to write. It must be new, unless `resume` is set.
+        runtime: Device, data folder, checkpoints, display; the defaults of `Runtime` if None.
+        resume: Continue the run in `out`, if there is one, to the same result as without the interruption. Its recipe
+            must be the same, up to `epochs`, which may change where the schedule allows it (see
+            `mixmo.engine.resume.change_epochs`).
+        until: Stop after this step.
+        loggers: Objects with Lightning's logger interface, which get the scores of every epoch, in addition to those of
+            `runtime.logger`.
+
+    Returns:
+        The run: finished, unless `until` stopped it.
+
+    Raises:
+        UserError: If the recipe does not fit the data set, the device or the run in `out`; or if training diverges.
+        Stopped: If a signal (Ctrl-C, SIGTERM) stopped the training, after it was saved.
     """
     began = time.monotonic()
     out, runtime = check_path("out", out), runtime or Runtime()
-    device, world = runtime.resolve(), runtime.world()
+    device, world, fitted = runtime.resolve(), runtime.world(), runtime.minutes is not None
     check_world(recipe, world)
     with ExitStack() as held:
         held.enter_context(shown(not runtime.quiet and world.writes))
         held.enter_context(memory.told(LESS_MEMORY))
         with world.first():
-            fitted = runtime.minutes is not None
-            # A finished run may lie where no data are, and nobody can write.
-            if resume and is_run(out) and (run := open_or_create(recipe, out, resume, fitted)).is_finished():
-                if not runtime.quiet and world.writes:
-                    print(f"{out} has ended; nothing is left to train", file=sys.stderr)
-                return run
+            if resume and is_run(out):  # it may lie where there are no data, and nobody can write
+                run = open_run(recipe, out, resume, fitted)
+                if run.is_finished() and (fitted or run.recipe.epochs == recipe.epochs):
+                    say(f"{out} has ended; nothing is left to train")
+                    return run
             dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers, recipe.val)
             check_fit(recipe, dataset)
             ours = not out.exists()
@@ -57,22 +73,23 @@ def train(
                 held.enter_context(claim(out))
             if world.writes and not is_run(out):
                 held.enter_context(removed_unless_begun(out, folder=ours))
-            run = open_or_create(recipe, out, resume or not world.writes, fitted)
-            if run.is_finished():  # since we looked
+            run = open_run(recipe, out, resume or not world.writes, fitted)
+            stored = run.recipe
+            if stored.epochs != recipe.epochs and not fitted:
+                change_epochs(run, recipe.epochs, len(dataset.train.labels) - recipe.validation)
+                say(f"{out} was planned for {stored.epochs} epochs and is trained to {recipe.epochs}")
+                run, stored = Run.open(out), recipe
+            if run.is_finished():  # by another process, since the last look
                 return run
         if recipe.networks == 1:
-            trainer = Trainer(run.recipe, dataset, run, runtime, device, loggers)
-            if trainer.state.step:
-                check_data(run, recipe, dataset)
-            check_logged(run, trainer.state, trainer.schedule.steps)
+            trainer = Trainer(stored, dataset, run, runtime, device, loggers)
             if runtime.minutes is not None and trainer.state.step == 0:
                 trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
             trainer.run(until)
             return run
         share = None if runtime.minutes is None else runtime.minutes / recipe.networks
-        networks = list(zip(run.network_paths(), singles(recipe), strict=True))
-        for i, (path, one) in enumerate(track(networks, "networks")):
-            if not runtime.quiet and world.writes:
-                print(f"network {i + 1} of {recipe.networks}", file=sys.stderr)
+        for i, path in enumerate(track(run.network_paths(), "networks")):
+            say(f"network {i + 1} of {recipe.networks}")
+            one = recipe.replace(networks=1, seed=recipe.seed + i)
             train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until, loggers=loggers)
     return run

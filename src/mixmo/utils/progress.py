@@ -121,6 +121,12 @@ def shown(show: bool = True) -> Iterator[None]:
             board.close()
 
 
+def say(text: str) -> None:
+    """Print a line on standard error, where progress is shown."""
+    if (board := _board.get()) is not None:
+        board.say(text)
+
+
 class Board:
     """The works in progress, the outermost first; a thread writes them to standard error."""
 
