@@ -194,7 +194,7 @@ def test_seeds_resumed_and_streamed_runs_share_the_held_out_images(photos: Path)
     train(recipe, "stopped", runtimes[1], until=3)
     assert_same(train(recipe, "stopped", runtimes[0], resume=True), whole)
     other = train(recipe.replace(seed=1, epochs=1), "other", runtimes[1])
-    assert torch.equal(other.logits("last").labels, whole.logits("last").labels)
+    assert torch.equal(other.read_logits("last").labels, whole.read_logits("last").labels)
     assert (
         len(score_runs([whole, other], "weights", epochs=["last"]).runs) == 2
     )  # one test set: they can be an ensemble
