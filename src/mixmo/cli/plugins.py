@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -36,11 +37,7 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def load_plugins(files: Sequence[str]) -> None:
-    """Import every plugin.
-
-    Raises:
-        UserError: If a file cannot be imported. For an installed package that fails, there is a warning.
-    """
+    """Import every plugin. An installed package that fails is a warning, a file that fails a UserError."""
     for entry in entry_points(group="mixmo.plugins"):
         try:
             entry.load()
@@ -54,9 +51,9 @@ def _import_file(path: Path) -> None:
     name = f"mixmo_plugin_{path.stem}"
     if name in sys.modules and sys.modules[name].__file__ == str(path):  # its registrations are there
         return
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"{OPTION} {path} is no Python file; give the path of one")
+    spec = spec_from_file_location(name, path, loader=SourceFileLoader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
     sys.modules[name] = module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
