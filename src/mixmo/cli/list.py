@@ -89,12 +89,9 @@ def main(arguments: list[str]) -> None:
 
 def print_definitions(things: dict[str, str]) -> None:
     """Print names and descriptions beside each other, wrapped to the width of the terminal."""
-    width = shutil.get_terminal_size().columns
-    indent = min(max(map(len, things)) + 2, 30)
+    width, indent = shutil.get_terminal_size().columns, min(max(map(len, things)) + 2, 30)
+    blank = " " * indent
+    wrapper = textwrap.TextWrapper(width, initial_indent=blank, subsequent_indent=blank, break_on_hyphens=False)
     for name, text in things.items():
-        blank = " " * indent
-        lines = [
-            part for line in text.splitlines() for part in textwrap.wrap(line, width - indent, break_on_hyphens=False)
-        ]
-        beside = f"{name:<{indent}}" if len(name) < indent else f"{name}\n{blank}"
-        print(beside + f"\n{blank}".join(lines))
+        block = "\n".join(map(wrapper.fill, text.splitlines()))
+        print(name + block[len(name) :] if len(name) < indent else f"{name}\n{block}")
