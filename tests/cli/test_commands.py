@@ -250,7 +250,7 @@ def test_bad_input_is_one_sentence_that_names_it(run: Path, tmp_path: Path, said
     files = {
         "typo.yaml": ("widht: 3\n", "'width'"),
         "wrong.yaml": ("width: wide\n", "wide"),
-        "list.yaml": ("- 1\n", "no fields"),
+        "list.yaml": ("- 1\n", "cannot be read"),
         "broken.yaml": ("width: [\n", "cannot be read"),
     }
     cases = [

@@ -37,7 +37,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]):
 
 
 def test_an_unknown_verb_suggests_the_nearest(said: Callable[..., str]):
-    assert "unknown data command 'fetch'" in said("data", "fetch", "cifar10")
+    assert "unknown data VERB 'fetch'" in said("data", "fetch", "cifar10")
     assert "did you mean 'check'?" in said("data", "chek", "cifar10")
 
 

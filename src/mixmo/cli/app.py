@@ -55,14 +55,7 @@ def command() -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status.
-
-    Args:
-        arguments: Words of the command line. By default those of the process.
-
-    Returns:
-        0; 2 after an error of the user, which prints one sentence on standard error; or 130 if interrupted.
-    """
+    """Run a command and return its exit status: 0, 2 after an error of the user, or 130 if interrupted."""
     process = int(os.environ.get("RANK", "0"))  # one of several
     with prepared_streams():
         try:

@@ -21,11 +21,7 @@ SECTIONS = {  # of the help, each from this field of the recipe on
     "batch_size": "optimisation",
     "precision": "run",
 }
-
-
-def parser(command: str, description: str) -> Parser:
-    """Return an empty parser of one command."""
-    return Parser(command, description)
+parser = Parser
 
 
 def add_recipe(into: Parser, arguments: list[str], needed: bool = True) -> None:
@@ -61,11 +57,10 @@ def given_fields(parsed: Namespace) -> dict[str, Any]:
 def read_fields(path: Path) -> dict[str, Any]:
     """Return the fields in a YAML file."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)  # as text, like on the command line
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"--config {path} cannot be read as YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"--config {path} has no fields; write lines such as `width: 4`")
+        content = dict(yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader))  # text, as on the command line
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"--config {path} cannot be read as lines such as `width: 4`: {reason}") from error
     fields: dict[str, Any] = {}
     for key, value in content.items():
         field = RENAMED.get(str(key), str(key))

@@ -43,9 +43,8 @@ def print_table(table: Table, wrap: bool = False) -> None:
 
 
 def width(table: Table) -> int:
-    """Measure the columns of text that a table takes."""
-    wide = Console(width=1000)
-    return wide.measure(table).maximum
+    """Return the characters per line that a table takes."""
+    return Console(width=1000).measure(table).maximum
 
 
 def print_line(text: str, style: str = "") -> None:

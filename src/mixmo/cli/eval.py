@@ -59,6 +59,8 @@ def main(arguments: list[str]) -> None:
     for option in ("--corruptions", "--ood"):  # users may try to give several
         if sum(word.partition("=")[0] == option for word in arguments) > 1:
             raise UserError(f"{option} is given twice, and one is scored at a time; give the command once for each")
+    several = f"ensemble of {len(parsed.models)}: " if len(parsed.models) > 1 else ""
+    title = several + " + ".join(map(str, parsed.models))
     found, shown = Found(), Tables()
     try:
         for found, shown in scored(parsed):  # noqa: B007 - the last one is printed
@@ -68,7 +70,7 @@ def main(arguments: list[str]) -> None:
             print_json(found)
         else:
             for show in shown:
-                show(tables.heading(parsed.models))
+                show(title)
 
 
 def scored(parsed: Namespace) -> Iterator[tuple[Found, Tables]]:

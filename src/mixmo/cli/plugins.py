@@ -10,12 +10,10 @@ import warnings
 from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 from mixmo.utils.errors import UserError, first_line
-
-OPTION = "--plugin"
 
 
 def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -27,12 +25,12 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     files, words, left = list[str](), list[str](), list(arguments)
     while left and left[0] != "--":
         option, sign, value = (word := left.pop(0)).partition("=")
-        if option != OPTION:
+        if option != "--plugin":
             words.append(word)
         elif sign or left:
             files.append(value if sign else left.pop(0))
         else:
-            raise UserError(f"{OPTION} needs a value; give a Python file")
+            raise UserError("--plugin needs a value; give a Python file")
     return files, words + left
 
 
@@ -51,15 +49,15 @@ def _import_file(path: Path) -> None:
     name = f"mixmo_plugin_{path.stem}"
     if name in sys.modules and sys.modules[name].__file__ == str(path):  # its registrations are there
         return
-    spec = spec_from_file_location(name, path, loader=SourceFileLoader(name, str(path)))
+    loader = SourceFileLoader(name, str(path))
+    spec = spec_from_loader(name, loader)
     assert spec is not None
-    assert spec.loader is not None
     sys.modules[name] = module = module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UserError(f"{OPTION} {path} {_failed(error)}; correct the file") from error
+        raise UserError(f"--plugin {path} {_failed(error)}; correct the file") from error
 
 
 def _failed(error: Exception) -> str:

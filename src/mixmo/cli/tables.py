@@ -14,12 +14,6 @@ from mixmo.metrics import Diversity, Report, Scores
 COLUMNS = {"top1": "Top1 %", "top5": "Top5 %", "nll": "NLL", "nllc": "NLLc", "ece": "ECE", "brier": "Brier"}
 
 
-def heading(models: Sequence[object]) -> str:
-    """Name what is scored: one model, or an ensemble."""
-    names = " + ".join(map(str, models))
-    return names if len(models) == 1 else f"ensemble of {len(models)}: {names}"
-
-
 def _shown(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The scores to show: Top5 only where it is not 100 % in every row, as with five or fewer classes."""
     return [name for name in COLUMNS if name != "top5" or any(row.get("top5", 1.0) != 1.0 for row in rows)]
