@@ -23,10 +23,9 @@ from mixmo.runs.directory import Run
 FAULTS = {  # and the word that the error must have
     "show digits/cut-mixmo --device meta": "'meta'",
     "show digits/cut-mixmo --dataset folder:mine": "mine",
-    "bench digits/cut-mixmo --seconds .inf": "--seconds",
-    "train digits/cut-mixmo --out huge --width 3000": "wrn10_3000",
-    "train digits/cut-mixmo --out huge --batch-size 1000000000": "smaller batch",
-    "bench digits/cut-mixmo --batch-size 1000000000": "smaller batch",
+    "train digits/cut-mixmo --out huge --width 3000": "width",
+    "train digits/cut-mixmo --out huge --batch-size 1000000000": "batch_size",
+    "bench digits/cut-mixmo --batch-size 1000000000": "batch_size",
     "reproduce --list --gpus-per-run -1": "--gpus-per-run",
     "reproduce masks --gpus-per-run 0.5": "--ray",
 }

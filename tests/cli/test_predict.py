@@ -111,8 +111,8 @@ def test_a_file_name_may_begin_with_a_dash(run: Run, images: Path, tmp_path: Pat
 def test_csv_keeps_sets_of_classes_with_any_name(tmp_path: Path):
     rows = [{"set": ["a|b", "a"]}, {"set": ["a|b|a"]}, {"set": ["é", 'b, "c"']}, {"set": []}, {"set": None}]
     out = tmp_path / "rows.csv"
-    with writing("csv", out, {"set": "list"}) as into:
-        into.write(rows)
+    with writing("csv", out, {"set": "list"}) as write:
+        write(rows)
     with out.open(newline="") as file:
         cells = [row["set"] for row in csv.DictReader(file)]
     assert [json.loads(cell) if cell else None for cell in cells] == [row["set"] for row in rows]
@@ -225,9 +225,11 @@ def test_no_file_is_written_if_no_image_can_be_read(
     run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "rows.csv"
-    _, err = run_predict(capsys, run.path, images / "0" / "text.png", images / "notes.txt", "--out", out, status=2)
-    assert "none of the 2 files" in err
-    assert not out.exists()
+    (tmp_path / "empty").mkdir()
+    for given in ((images / "0" / "text.png", images / "notes.txt"), (tmp_path / "empty",)):
+        _, err = run_predict(capsys, run.path, *given, "--out", out, status=2)
+        assert "no image can be read" in err
+        assert not out.exists()
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
@@ -236,45 +238,22 @@ def test_incomplete_output_keeps_the_suffix_part(tmp_path: Path, capsys, form: s
     out = tmp_path / f"rows.{form}"
 
     def fail() -> None:
-        with writing(form, out, {"label": "str"}) as rows:
-            rows.write([{"label": "cat"}])
+        with writing(form, out, {"label": "string"}) as write:
+            write([{"label": "cat"}])
             assert not out.exists()
             assert form == "parquet" or "cat" in Path(f"{out}.part").read_text()  # as they come
             raise fault
 
-    with pytest.raises((KeyboardInterrupt, UserError)) as caught:
+    with pytest.raises(type(fault)):
         fail()
     assert [path.name for path in tmp_path.iterdir()] == [f"rows.{form}.part"]
     assert f"{out}.part" in capsys.readouterr().err
-    if isinstance(fault, OSError):
-        assert "No space left" in str(caught.value)
-    with pytest.raises(UserError, match="part cannot"), writing(form, out, {"label": "str"}):  # another process's
+    with pytest.raises(FileExistsError), writing(form, out, {"label": "string"}):  # another process's
         pass
     Path(f"{out}.part").unlink()
-    with writing(form, out, {"label": "str"}) as rows:
-        rows.write([{"label": "cat"}])
+    with writing(form, out, {"label": "string"}) as write:
+        write([{"label": "cat"}])
     assert [path.name for path in tmp_path.iterdir()] == [f"rows.{form}"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
-def test_a_full_standard_output_raises_an_error(monkeypatch: pytest.MonkeyPatch):
-    with Path("/dev/full").open("w") as full:
-        monkeypatch.setattr("sys.stdout", full)
-        with pytest.raises(UserError, match="standard output"), writing("csv", None, {}) as rows:
-            rows.write([{"label": "cat"}])
-        monkeypatch.undo()
-        with pytest.raises(OSError, match="No space left"):  # what is still in its buffer
-            full.close()
-
-
-def test_a_closed_pipe_is_no_error(monkeypatch: pytest.MonkeyPatch):
-    class Gone:
-        def write(self, _: str) -> None:
-            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    monkeypatch.setattr("sys.stdout", Gone())
-    with pytest.raises(BrokenPipeError), writing("csv", None, {}) as rows:  # which ends the command with status 0
-        rows.write([{"label": "cat"}])
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -291,7 +270,6 @@ def test_a_named_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_pa
     ("arguments", "message"),
     [
         (("RUN", "nowhere.png"), "nowhere.png"),
-        (("RUN", "EMPTY"), "no images"),
         (("IMAGES", "IMAGES"), "no run directory"),
         (("RUN", "IMAGES", "--format", "parquet"), "--out"),
         (("RUN", "IMAGES", "--out", "TAKEN"), "exists"),

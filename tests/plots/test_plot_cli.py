@@ -76,7 +76,7 @@ def test_formats(inside: Path, suffix: str, start: bytes) -> None:
     ("arguments", "says"),
     [
         (["mask"], "did you mean 'masks'"),
-        (["--out", "a.png"], "what to draw"),
+        (["--out", "a.png"], "plot KIND"),
         (["weights", "--out", "a.doc"], "png, pdf or svg"),
         (["weights", "--out", "missing/a.png"], "existing folder"),
         (["weights", "--out", "."], "png"),

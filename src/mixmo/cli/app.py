@@ -41,14 +41,7 @@ options:
                      installed packages with an entry point `mixmo.plugins`
   --version          print the version
 """
-LESS_MEMORY = dict.fromkeys(
-    ("train", "bench", "show", "demo", "reproduce"), "take a smaller batch size or width, or fewer members"
-)
-
-
-def usage() -> str:
-    """Return the help of the command itself."""
-    return USAGE.format(commands="\n".join(f"  {name:10} {summary}" for name, summary in COMMANDS.items()))
+TRAINING = ("train", "bench", "show", "demo", "reproduce")
 
 
 def command() -> NoReturn:
@@ -62,14 +55,7 @@ def command() -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status.
-
-    Args:
-        arguments: Words of the command line. By default those of the process.
-
-    Returns:
-        0; 2 after an error of the user, which prints one sentence on standard error; or 130 if interrupted.
-    """
+    """Run a command and return its exit status: 0, 2 after an error of the user, or 130 if interrupted."""
     process = int(os.environ.get("RANK", "0"))  # one of several
     with prepared_streams():
         try:
@@ -101,7 +87,8 @@ def run(arguments: list[str]) -> None:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help"):
-        print(usage(), end="", flush=True)
+        commands = "\n".join(f"  {name:10} {summary}" for name, summary in COMMANDS.items())
+        print(USAGE.format(commands=commands), end="", flush=True)
     elif words[0] == "--version":
         from mixmo._version import __version__
 
@@ -115,7 +102,8 @@ def run(arguments: list[str]) -> None:
 
             load_plugins(files)
             module = importlib.import_module(f"mixmo.cli.{words[0]}")
-        remedy = LESS_MEMORY.get(words[0], "end other programs, or give --device cpu if it was the memory of a GPU")
-        with shown(), told(remedy):
+        smaller = "take a smaller batch size or width, or fewer members"
+        elsewhere = "end other programs, or give --device cpu if it was the memory of a GPU"
+        with shown(), told(smaller if words[0] in TRAINING else elsewhere):
             module.main(words[1:])
         sys.stdout.flush()

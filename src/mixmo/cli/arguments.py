@@ -1,6 +1,8 @@
 """Arguments that commands share: a recipe with its fields, and how a command line is read."""
 
+import sys
 from argparse import SUPPRESS, BooleanOptionalAction, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,7 @@ SECTIONS = {  # of the help, each from this field of the recipe on
     "batch_size": "optimisation",
     "precision": "run",
 }
-
-
-def parser(command: str, description: str) -> Parser:
-    """Return an empty parser of one command."""
-    return Parser(command, description)
+parser = Parser
 
 
 def add_recipe(into: Parser, arguments: list[str], needed: bool = True) -> None:
@@ -57,28 +55,21 @@ def given_fields(parsed: Namespace) -> dict[str, Any]:
 
 
 def read_fields(path: Path) -> dict[str, Any]:
-    """Return the fields in a YAML file. Raise a UserError for one that is unknown, repeated or of another type."""
+    """Return the fields in a YAML file."""
     try:
-        text = path.read_text(encoding="utf-8")
-        content = yaml.load(text, yaml.BaseLoader)  # every value as text, to be read as on the command line
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise UserError(f"--config {path} cannot be read: {reason}; give a YAML file of fields") from error
-    if not isinstance(content, dict):
-        raise UserError(f"--config {path} has no fields; write lines such as `width: 4`")
-    written = [key.value for key, _ in yaml.compose(text).value]
-    if twice := sorted({key for key in written if written.count(key) > 1}):
-        raise UserError(f"--config {path} gives {', '.join(twice)} more than once; leave one of them")
-    fields = {}
+        content = dict(yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader))  # text, as on the command line
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"--config {path} cannot be read as lines such as `width: 4`: {reason}") from error
+    fields: dict[str, Any] = {}
     for key, value in content.items():
-        field = key if key in FIELDS else RENAMED.get(key, key)
-        if field not in FIELDS:
-            raise unknown(f"field in {path}:", key, FIELDS)
-        value = f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+        field = RENAMED.get(str(key), str(key))
+        text = f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+        hint = KINDS.get(field, str)  # replacing fields of a recipe checks their names
         try:
-            fields[field] = convert(value, KINDS[field])
+            fields[field] = convert(text, hint)
         except (ValueError, KeyError) as error:
-            raise UserError(f"{field} in {path}: {expected(KINDS[field], value)}") from error
+            raise UserError(f"{field} in {path}: {expected(hint, text)}") from error
     return fields
 
 
@@ -89,3 +80,14 @@ def parse(into: Parser, arguments: list[str]) -> Namespace:
     if empty := [word for word in words if not word or (word.endswith("=") and word[:-1] in into.options)]:
         into.error(f"{empty[0] or repr('')} is empty; give a value, or leave it out")
     return into.parse_args(words)
+
+
+def subcommand(command: str, word: str, known: Mapping[str, str], arguments: list[str]) -> tuple[str, list[str]]:
+    """Return the first argument, one of `known`, and the others; print a help and exit if it asks for one."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        lines = "\n".join(f"  {name:10} {summary}" for name, summary in known.items())
+        print(f"usage: mixmo {command} {word} ...\n\n{lines}\n\n`mixmo {command} {word} --help` shows its options.")
+        sys.exit()
+    if arguments[0] not in known:
+        raise unknown(f"{command} {word}", arguments[0], known)
+    return arguments[0], arguments[1:]

@@ -1,11 +1,11 @@
 """mixmo compare RUN RUN... [--which last|best] [--sort SCORE] [--json]"""
 
-import json
 from pathlib import Path
 from typing import Literal
 
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.tables import print_comparison
+from mixmo.cli.console import print_json
+from mixmo.cli.tables import COLUMNS, print_comparison
 from mixmo.evaluation.comparison import compare_runs
 
 
@@ -20,14 +20,13 @@ def main(arguments: list[str]) -> None:
     )
     into.add_argument(
         "--sort",
-        type=Literal["top1", "top5", "nll", "nllc", "ece", "brier"] | None,
-        default=None,
+        type=Literal[tuple(COLUMNS)],
         help="score to sort by, the best run first; by default in the given order",
     )
     into.add_argument("--json", action="store_true", help="print JSON")
     parsed = parse(into, arguments)
     found = compare_runs(parsed.runs, parsed.which, parsed.sort)
     if parsed.json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
     else:
         print_comparison(found)

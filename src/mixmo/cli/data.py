@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mixmo.cli.arguments import parse, parser
+from mixmo.cli.arguments import parse, parser, subcommand
 from mixmo.data.catalog import data_directory
 from mixmo.data.check import check, held
 from mixmo.data.corrupted import SEVERITIES
 from mixmo.data.corruptions.style import write_style
 from mixmo.data.download import get
 from mixmo.engine import Runtime
-from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.errors import UserError
 
 
 def get_(arguments: list[str]) -> None:
@@ -36,7 +36,7 @@ def check_(arguments: list[str]) -> None:
         help="data set (`mixmo list datasets`), cifar10-c, cifar10-c-style or folder:PATH; by default all in the data "
         "directory",
     )
-    into.add_argument("--data", type=Path | None, default=None, help="data directory; else $MIXMO_DATA, else ./data")
+    into.add_argument("--data", type=Path, help="data directory; else $MIXMO_DATA, else ./data")
     parsed = parse(into, arguments)
     root = data_directory(parsed.data)
     names = [parsed.name] if parsed.name else held(root)
@@ -61,7 +61,7 @@ def corrupt_(arguments: list[str]) -> None:
     )
     into.add_argument("name", help="cifar10 or cifar100")
     into.add_argument("--to", type=Path, required=True, help="folder in which NAME-c-style is made")
-    into.add_argument("--data", type=Path | None, default=None, help="data directory; else $MIXMO_DATA, else ./data")
+    into.add_argument("--data", type=Path, help="data directory; else $MIXMO_DATA, else ./data")
     into.add_argument("--severities", nargs="+", type=int, default=list(SEVERITIES), help="all five by default")
     into.add_argument("--seed", type=int, default=0, help="seed of all random draws")
     into.add_argument("--device", default="auto", help="device of the computation")
@@ -76,12 +76,5 @@ VERBS: dict[str, Callable[[list[str]], None]] = {"get": get_, "check": check_, "
 
 
 def main(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:8} {verb.__doc__}" for name, verb in VERBS.items()]
-        print(
-            "usage: mixmo data VERB NAME ...\n\n" + "\n".join(lines) + "\n\n`mixmo data VERB --help` shows its options."
-        )
-        return
-    if arguments[0] not in VERBS:
-        raise unknown("data command", arguments[0], VERBS)
-    VERBS[arguments[0]](arguments[1:])
+    verb, words = subcommand("data", "VERB", {name: str(verb.__doc__) for name, verb in VERBS.items()}, arguments)
+    VERBS[verb](words)

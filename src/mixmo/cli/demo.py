@@ -27,67 +27,59 @@ NOISE, COPIES = 40, 10  # standard deviation, of 255, and how many noisy copies 
 def main(arguments: list[str]) -> None:
     into = parser("demo", "Train Cut-MixMo and Linear-MixMo on the embedded digits and show what each head learns.")
     into.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the runs and the figure")
-    into.add_argument("--epochs", type=int | None, default=None, help="epochs, if not those of the recipe")
+    into.add_argument("--epochs", type=int, help="epochs, if not those of the recipe")
     into.add_argument("--device", default="cpu", help="device to train on: cpu, cuda, cuda:1, ...")
     parsed = parse(into, arguments)
     torch.set_num_threads(1)  # nearly as fast for a small network, and everyone gets the same numbers
-    cut, linear = compare(parsed.out, Runtime(device=parsed.device), parsed.epochs)
+    runtime, names = Runtime(device=parsed.device), {"Cut-MixMo": "cut-mixmo", "Linear-MixMo": "linear-mixmo"}
+    found = {title: study(name, parsed.out, runtime, parsed.epochs) for title, name in names.items()}
     console = Output(80)
     console.print("\nTwo images in one forward pass, encodings summed: which head classifies which?", style="bold")
-    table = grid("", "accuracy on image 0", "accuracy on image 1")
-    for head in (0, 1):
-        table.add_row(f"head {head}", *[f"{100 * cut.accuracy[head][image]:.1f} %" for image in (0, 1)])
-    console.print(table)
+    accuracy = enumerate(found["Cut-MixMo"].accuracy)
+    rows = [(f"head {head}", *[f"{100 * share:.1f} %" for share in shares]) for head, shares in accuracy]
+    console.print(grid("", "accuracy on image 0", "accuracy on image 1", rows=rows))
     console.print("(chance: 10 %)\n")
     console.print("One image as both inputs: Top1 of the ensemble and of each head", style="bold")
     columns = ("mixing", "images", "ensemble", "head 0", "head 1", "NLL", "agreement", "ratio-error")
     table = grid(*columns, words=2)
-    for found in (cut, linear):
-        table.add_row(found.name, "clean", *numbers(found.clean), "")
-        assert found.noisy.diversity is not None
-        table.add_row("", "noisy", *numbers(found.noisy), f"{found.noisy.diversity.ratio_error:.2f}")
+    for title, scores in found.items():
+        table.add_row(title, "clean", *numbers(scores.clean)[:-1], "")  # too few errors for a ratio
+        table.add_row("", "noisy", *numbers(scores.noisy))
     console.print(table)
     print(
         f"Noisy: {COPIES} copies of the test set, Gaussian noise of standard deviation {NOISE}/255.\n"
         "Clean digits are too easy for the ensemble to gain accuracy; noisy ones are not.\n"
         "Ratio-error: errors of one head alone / errors of both; higher is more diverse."
     )
-    console.print(f"\nfigure: {cut.figure}", soft_wrap=True)
+    console.print(f"\nfigure: {parsed.out / 'cut-mixmo.png'}", soft_wrap=True)
 
 
 def numbers(report: Report) -> list[str]:
     assert report.diversity is not None
+    agreement, ratio_error = report.diversity.agreement, report.diversity.ratio_error
     accuracies = [f"{100 * scores.top1:.1f} %" for scores in (report.ensemble, *report.members)]
-    return [*accuracies, f"{report.ensemble.nll:.3f}", f"{100 * report.diversity.agreement:.1f} %"]
+    return [*accuracies, f"{report.ensemble.nll:.3f}", f"{100 * agreement:.1f} %", f"{ratio_error:.2f}"]
 
 
-class Findings(NamedTuple):
+class Study(NamedTuple):
     """Scores of one network."""
 
-    name: str
-    accuracy: tuple[list[float], list[float]]  # [head][image]: how often the head predicts the image's class
+    accuracy: list[list[float]]  # [head][image]: how often the head predicts the image's class
     clean: Report  # one image as both inputs
     noisy: Report  # the same, with noise: enough errors to compare the heads
-    figure: Path
 
 
-def compare(out: Path, runtime: Runtime, epochs: int | None = None) -> tuple[Findings, Findings]:
-    """Train and score both networks; finished runs are not trained again."""
-    dataset = data.load("digits")
-    findings = []
-    for name, title in (("cut-mixmo", "Cut-MixMo"), ("linear-mixmo", "Linear-MixMo")):
-        recipe = named(f"digits/{name}")
-        recipe = recipe if epochs is None else recipe.replace(epochs=epochs)
-        net = load_network(train(recipe, out / name, runtime, resume=True))
-        first, second, labels = two_images(dataset)
-        with torch.no_grad():
-            classes = net.read(torch.stack((first, second))).argmax(-1)
-        first_head, second_head = ((predicted == labels).float().mean(1).tolist() for predicted in classes)
-        figure = out / f"{name}.png"
-        draw(net, dataset, recipe.mixer(), figure)
-        clean, shaken = (evaluate(*predict_split(net, dataset, part)) for part in (dataset.test, noisy(dataset)))
-        findings.append(Findings(title, (first_head, second_head), clean, shaken, figure))
-    return findings[0], findings[1]
+def study(name: str, out: Path, runtime: Runtime, epochs: int | None) -> Study:
+    """Train, draw and score a network; a finished run is not trained again."""
+    dataset, recipe = data.load("digits"), named(f"digits/{name}")
+    recipe = recipe if epochs is None else recipe.replace(epochs=epochs)
+    net = load_network(train(recipe, out / name, runtime, resume=True))
+    first, second, labels = two_images(dataset)
+    with torch.no_grad():
+        classes = net.read(torch.stack((first, second))).argmax(-1)
+    draw(net, dataset, recipe.mixer(), out / f"{name}.png")
+    accuracy = [(predicted == labels).float().mean(1).tolist() for predicted in classes]
+    return Study(accuracy, *[evaluate(*predict_split(net, dataset, part)) for part in (dataset.test, noisy(dataset))])
 
 
 def noisy(dataset: Dataset) -> Split:

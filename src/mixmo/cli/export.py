@@ -32,8 +32,7 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     into.add_argument(
         "--temperature",
-        type=float | None,
-        default=None,
+        type=float,
         help="divides the logits; by default that of the model, or fitted on the validation images of the run, else 1",
     )
     into.add_argument(
@@ -43,7 +42,7 @@ def main(arguments: list[str]) -> None:
         help="bf16 and int8 (.onnx) are smaller; their Top1 is measured on the test set",
     )
     into.add_argument("--normalise", action="store_true", help="the file takes pixels in 0..1 and normalises them")
-    into.add_argument("--data", type=Path | None, default=None, help="directory of the data sets, for bf16 and int8")
+    into.add_argument("--data", type=Path, help="directory of the data sets, for bf16 and int8")
     into.add_argument("--force", action="store_true", help="replace the file if there is one")
     parsed = parse(into, arguments)
     check_target(parsed.to, parsed.precision, parsed.force)
@@ -71,40 +70,32 @@ def main(arguments: list[str]) -> None:
 
 def temperature_line(about: About) -> str:
     """Return where the temperature comes from."""
-    if about.calibration is None:
+    fitted = about.calibration
+    if fitted is None:
         return (
             "temperature 1: probabilities are not calibrated, as no images were held out (`mixmo train --validation`, "
             "or mixmo.calibrate before saving); give --temperature if you know it"
         )
-    fitted = about.calibration
-    if fitted.samples == 0:
-        return f"temperature {fitted.temperature:.4g}, as saved, not fitted on held-out images (see its model card)"
-    return f"temperature {fitted.temperature:.4g}, fitted on {fitted.samples} held-out images"
+    held_out = f"fitted on {fitted.samples} held-out images"
+    source = held_out if fitted.samples else "as saved, not fitted on held-out images (see its model card)"
+    return f"temperature {fitted.temperature:.4g}, {source}"
 
 
 def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | None, Labelled | None]:
     """Return images for the ranges of int8, and test images to measure the accuracy, if the data set is there."""
-    calibration, int8 = None, parsed.precision == "int8"
+    int8 = parsed.precision == "int8"
     try:
-        dataset = data.load(dataset_name(parsed.model, about), parsed.data, train=int8)
-        if about.classes not in (None, dataset.classes):
-            raise UserError(f"{dataset.name} has other classes than {parsed.model}; bring back what it was trained on")
+        dataset = data.load(about.dataset, parsed.data, train=int8) if about.dataset else None
+        if dataset is None or about.classes not in (None, dataset.classes):
+            raise UserError(f"{parsed.model} names no data set, or one with other classes; give the run directory")
         model = Model(Path(parsed.model), net, about, torch.device("cpu"), stored=False)
-        if int8:
-            calibration, _ = sample(dataset.train, model, parsed.normalise, CALIBRATION)
+        calibration = sample(dataset.train, model, parsed.normalise, CALIBRATION)[0] if int8 else None
         return calibration, sample(dataset.test, model, parsed.normalise)
     except UserError as error:
         if int8:
             raise UserError(f"int8 needs training images ({error}); in Python, give mixmo.export any") from error
         print(f"Top1 is not measured: {error}", file=sys.stderr)
         return None, None
-
-
-def dataset_name(model: str, about: About) -> str:
-    """What the network was trained on."""
-    if about.dataset is None:
-        raise UserError(f"{model} does not name its data set; give the run directory")
-    return about.dataset
 
 
 def sample(split: Split, model: Model, pixels: bool, count: int | None = None) -> Labelled:

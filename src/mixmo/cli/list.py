@@ -77,24 +77,16 @@ def main(arguments: list[str]) -> None:
     )
     into.add_argument("kind", nargs="?", type=Literal[tuple(KINDS)], help=f"only this kind: {', '.join(KINDS)}")
     into.add_argument("filter", nargs="?", help="only names that contain this text, such as cifar100")
-    parsed = parse(into, arguments)
+    parsed, width = parse(into, arguments), shutil.get_terminal_size().columns
     for kind in [parsed.kind] if parsed.kind else KINDS:
         things = {name: text for name, text in KINDS[kind]().items() if (parsed.filter or "") in name}
         if not things:
             raise UserError(f"no {kind} with '{parsed.filter}' in the name; `mixmo list {kind}` shows all")
         if not parsed.kind:
             print(f"\n{kind}:")
-        print_definitions(things)
-
-
-def print_definitions(things: dict[str, str]) -> None:
-    """Print names and descriptions beside each other, wrapped to the width of the terminal."""
-    width = shutil.get_terminal_size().columns
-    indent = min(max(map(len, things)) + 2, 30)
-    for name, text in things.items():
-        blank = " " * indent
-        lines = [
-            part for line in text.splitlines() for part in textwrap.wrap(line, width - indent, break_on_hyphens=False)
-        ]
-        beside = f"{name:<{indent}}" if len(name) < indent else f"{name}\n{blank}"
-        print(beside + f"\n{blank}".join(lines))
+        indent = min(max(map(len, things)) + 2, 30)
+        wrapper = textwrap.TextWrapper(width, initial_indent=" " * indent, break_on_hyphens=False)
+        wrapper.subsequent_indent = wrapper.initial_indent
+        for name, text in things.items():
+            block = "\n".join(map(wrapper.fill, text.splitlines()))
+            print(name + block[len(name) :] if len(name) < indent else f"{name}\n{block}")

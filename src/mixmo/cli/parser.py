@@ -3,7 +3,6 @@
 import argparse
 import ast
 import inspect
-import math
 import textwrap
 from argparse import Action, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Callable, Collection, Sequence
@@ -108,21 +107,23 @@ def convert(text: str, hint: Any) -> Any:
     >>> convert("4", int), convert("null", float | None), convert("[0.5, 1]", tuple[float, ...]), convert("inf", float)
     (4, None, (0.5, 1.0), inf)
     """
-    parts = get_args(hint)
-    if NoneType in parts:
-        other = next(part for part in parts if part is not NoneType)
-        return None if text in ("null", "~") else convert(text, other)
-    if get_origin(hint) is Literal:
-        return parts[parts.index(text)]
-    if get_origin(hint) is tuple:
-        return tuple(convert(part.strip(), parts[0]) for part in text.strip("[]()").split(",") if part.strip())
-    if hint is bool:
+    kind = _plain(hint)
+    if kind is not hint and text in ("null", "~"):
+        return None
+    if get_origin(kind) is Literal:
+        return get_args(kind)[get_args(kind).index(text)]
+    if get_origin(kind) is tuple:
+        return tuple(convert(part.strip(), get_args(kind)[0]) for part in text.strip("[]()").split(",") if part.strip())
+    if kind is bool:
         return BOOLEANS[text.lower()]
-    if hint is Path:
+    if kind is Path:
         return Path(text).expanduser()  # a shell leaves --out=~/runs as it is
-    if hint is float and text in (".inf", ".nan"):  # as YAML spells them
-        return math.inf if text == ".inf" else math.nan
-    return hint(text)
+    return kind(text.removeprefix(".") if text in (".inf", ".nan") else text)  # as YAML spells them
+
+
+def _plain(hint: Any) -> Any:
+    """The type in `TYPE | None`."""
+    return next(part for part in get_args(hint) if part is not NoneType) if NoneType in get_args(hint) else hint
 
 
 def expected(hint: Any, text: str) -> str:
@@ -131,7 +132,9 @@ def expected(hint: Any, text: str) -> str:
     >>> expected(Literal["last", "best"] | None, "first")
     'expected last or best, got first'
     """
-    return f"expected {_kind(hint)}, got {text or 'nothing'}"
+    kind = _plain(hint)
+    names = {Literal: " or ".join(map(str, get_args(kind))), tuple: "a list such as [0.5, 0.75]"}
+    return f"expected {names.get(get_origin(kind)) or kind.__name__.lower()}, got {text or 'nothing'}"
 
 
 def _converter(hint: Any) -> Callable[[str], Any]:
@@ -144,22 +147,10 @@ def _converter(hint: Any) -> Callable[[str], Any]:
     return read
 
 
-def _kind(hint: Any) -> str:
-    parts = get_args(hint)
-    if NoneType in parts:
-        return _kind(next(part for part in parts if part is not NoneType))
-    if get_origin(hint) is Literal:
-        return " or ".join(map(str, parts))
-    return "a list such as [0.5, 0.75]" if get_origin(hint) is tuple else str(hint.__name__).lower()
-
-
 def _metavar(hint: Any) -> str:
-    parts = [part for part in get_args(hint) if part is not NoneType]
-    if get_origin(hint) is Literal:
-        return "{" + ",".join(map(str, parts)) + "}"
-    if get_origin(hint) is tuple:
-        return "LIST"
-    return _metavar(parts[0]) if parts else {str: "TEXT"}.get(hint, hint.__name__.upper())
+    kind = _plain(hint)
+    names = {Literal: "{" + ",".join(map(str, get_args(kind))) + "}", tuple: "LIST", str: "TEXT"}
+    return names.get(get_origin(kind) or kind) or kind.__name__.upper()
 
 
 def _with_notes(text: str, required: bool, shown: Any, two_way: bool) -> str:

@@ -8,13 +8,12 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 from mixmo.utils.errors import UserError, first_line
-
-OPTION = "--plugin"
 
 
 def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -26,21 +25,17 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     files, words, left = list[str](), list[str](), list(arguments)
     while left and left[0] != "--":
         option, sign, value = (word := left.pop(0)).partition("=")
-        if option != OPTION:
+        if option != "--plugin":
             words.append(word)
         elif sign or left:
             files.append(value if sign else left.pop(0))
         else:
-            raise UserError(f"{OPTION} needs a value; give a Python file")
+            raise UserError("--plugin needs a value; give a Python file")
     return files, words + left
 
 
 def load_plugins(files: Sequence[str]) -> None:
-    """Import every plugin.
-
-    Raises:
-        UserError: If a file cannot be imported. For an installed package that fails, there is a warning.
-    """
+    """Import every plugin. An installed package that fails is a warning, a file that fails a UserError."""
     for entry in entry_points(group="mixmo.plugins"):
         try:
             entry.load()
@@ -54,15 +49,15 @@ def _import_file(path: Path) -> None:
     name = f"mixmo_plugin_{path.stem}"
     if name in sys.modules and sys.modules[name].__file__ == str(path):  # its registrations are there
         return
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"{OPTION} {path} is no Python file; give the path of one")
+    loader = SourceFileLoader(name, str(path))
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
     sys.modules[name] = module = module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UserError(f"{OPTION} {path} {_failed(error)}; correct the file") from error
+        raise UserError(f"--plugin {path} {_failed(error)}; correct the file") from error
 
 
 def _failed(error: Exception) -> str:

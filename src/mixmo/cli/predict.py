@@ -11,9 +11,8 @@ from typing import Any, Literal
 import torch
 
 from mixmo.calibration.posthoc import Calibration, calibrate
-from mixmo.calibration.selective import Selective
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.rows import Row, Rows, check_out, writing
+from mixmo.cli.rows import Row, Write, check_out, writing
 from mixmo.engine import Runtime
 from mixmo.evaluation.images import FileImages, read_files
 from mixmo.evaluation.models import Model, open_models
@@ -29,8 +28,8 @@ from mixmo.utils.progress import Work
 
 UNCERTAINTY = ("entropy", "mutual_information", "disagreement", "energy")
 COLUMNS = {
-    **dict.fromkeys(("path", "label"), "str"),
-    **dict.fromkeys(("probability", "calibrated_probability", *UNCERTAINTY), "float"),
+    **dict.fromkeys(("path", "label"), "string"),
+    **dict.fromkeys(("probability", "calibrated_probability", *UNCERTAINTY), "double"),
     "set": "list",
     "abstain": "bool",
 }
@@ -48,30 +47,25 @@ def main(arguments: list[str]) -> None:
         default="csv",
         help="of the rows; in csv, prediction sets are JSON arrays",
     )
-    into.add_argument("--out", type=Path | None, default=None, help="file to write, FILE.part until it is complete")
+    into.add_argument("--out", type=Path, help="file to write, FILE.part until it is complete")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     into.add_argument(
         "--calibrate-on",
-        type=Path | None,
-        default=None,
+        type=Path,
         help="held-out images to calibrate with: a folder of class folders, or a CSV of path,label; by default what "
         "was saved with the model, or the validation images of the run",
     )
-    into.add_argument("--sets", type=Literal["lac", "aps", "raps"] | None, default=None, help="conformal method (lac)")
-    into.add_argument(
-        "--level", type=float | None, default=None, help="target coverage of the conformal prediction sets (0.9)"
-    )
-    into.add_argument("--risk", type=float | None, default=None, help="maximum selective risk (0.05)")
+    into.add_argument("--sets", type=Literal["lac", "aps", "raps"], help="conformal method (lac)")
+    into.add_argument("--level", type=float, help="target coverage of the conformal prediction sets (0.9)")
+    into.add_argument("--risk", type=float, help="maximum selective risk (0.05)")
     into.add_argument("--device", default="auto", help="where to predict")
     parsed = parse(into, arguments)
     check_out(parsed.format, parsed.out)
     paths = list(find_images(parsed.paths))
-    if not paths:
-        raise UserError(f"there are no images in {', '.join(map(str, parsed.paths))}; give files, or folders of them")
     models = open_models([parsed.model], parsed.which, Runtime(device=parsed.device).resolve())
     calibration = calibrated(models, parsed)
     if calibration is not None and calibration.selective is not None and calibration.selective.coverage == 0:
-        print(no_guarantee(calibration.selective, calibration.samples), file=sys.stderr)
+        print(no_guarantee(calibration), file=sys.stderr)
     failed = write_all(models, calibration, paths, parsed)
     if failed:
         print(f"{failed} of {len(paths)} files skipped, {len(paths) - failed} predicted", file=sys.stderr)
@@ -98,8 +92,10 @@ def calibrated(models: Sequence[Model], parsed: Namespace) -> Calibration | None
     return fitted
 
 
-def no_guarantee(selective: Selective, samples: int) -> str:
+def no_guarantee(calibration: Calibration) -> str:
     """Say why every image is marked as abstained, and how many held-out images are needed at least."""
+    samples, selective = calibration.samples, calibration.selective
+    assert selective is not None
     needed = fewest(selective.risk, selective.delta)
     least = f" (at least {needed:,})" if samples < needed else ""
     return (
@@ -109,10 +105,7 @@ def no_guarantee(selective: Selective, samples: int) -> str:
 
 
 def fewest(risk: float, delta: float) -> int:
-    """The fewest held-out images with which a risk can be guaranteed: if the more confident half has no error.
-
-    The first set that `fit_selective` tries is that half, at confidence 1 - delta / ceil(log2 n); without an error in n
-    samples the exact upper limit of the risk is 1 - (delta / steps)^(1 / n).
+    """Return the fewest images from which `fit_selective` can guarantee a risk: the surer half of them has no error.
 
     >>> fewest(0.05, 0.05)
     197
@@ -128,38 +121,32 @@ def write_all(models: Sequence[Model], calibration: Calibration | None, paths: S
     nets, model, skipped = [model.net for model in models], models[0], set[str]()
     torch.manual_seed(0)  # for randomised sets: the same rows each time
     with ExitStack() as stack, Work("predicting images", len(paths)) as work:
-        rows: Rows | None = None  # no file is made where nothing can be read
+        write: Write | None = None  # no file is made where nothing can be read
         for read in read_files(paths, model, model.batch, work, skipped):
             if read.paths:
-                rows = rows or stack.enter_context(writing(parsed.format, parsed.out, COLUMNS))
+                write = write or stack.enter_context(writing(parsed.format, parsed.out, COLUMNS))
                 prediction = predict(nets, read.images, calibration=calibration, batch_size=model.batch)
-                rows.write(describe(read.paths, prediction, model.about))
-    if rows is None:
-        raise UserError(f"none of the {len(paths)} files can be read as an image; check the paths")
+                write(describe(read.paths, prediction, model.about))
+    if write is None:
+        raise UserError(f"no image can be read in {', '.join(map(str, parsed.paths))}; give image files, or folders")
     return len(skipped)
 
 
 def describe(paths: list[str], prediction: Prediction, about: About) -> list[Row]:
     """Return the rows of a batch."""
     names = about.classes or [str(k) for k in range(prediction.probs.shape[1])]
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Any] = dict.fromkeys(COLUMNS, [None] * len(paths)) | {
         "path": [path.encode(errors="backslashreplace").decode() for path in paths],  # a name may be no UTF-8
         "label": [names[k] for k in prediction.labels.tolist()],
         "probability": prediction.confidence.tolist(),
-        "calibrated_probability": [None] * len(paths),
         **{name: getattr(prediction, name).tolist() for name in UNCERTAINTY},
-        "set": [None] * len(paths),
-        "abstain": [None] * len(paths),
     }
-    if prediction.calibration is not None:
+    if calibration := prediction.calibration:
         columns["calibrated_probability"] = prediction.calibrated.amax(1).tolist()
-        if prediction.calibration.conformal is not None:
-            order_NK = prediction.probs.argsort(dim=1, descending=True)
-            inside_NK = prediction.sets.gather(1, order_NK)
-            pairs = zip(order_NK.tolist(), inside_NK.tolist(), strict=True)
-            columns["set"] = [
-                [names[k] for k, held in zip(order, inside, strict=True) if held] for order, inside in pairs
-            ]
-        if prediction.calibration.selective is not None:
+        if calibration.conformal is not None:
+            orders = prediction.probs.argsort(dim=1, descending=True).tolist()
+            pairs = zip(orders, prediction.sets.tolist(), strict=True)
+            columns["set"] = [[names[k] for k in order if inside[k]] for order, inside in pairs]
+        if calibration.selective is not None:
             columns["abstain"] = prediction.abstain.tolist()
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

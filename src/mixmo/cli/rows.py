@@ -3,150 +3,99 @@
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from io import TextIOWrapper
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TextIO
+from typing import Any
 
 from mixmo.utils.errors import UserError
 
 Row = dict[str, Any]  # str, float, bool, None or list[str], by column
-
-
-class Rows(Protocol):
-    def write(self, rows: Sequence[Row]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class CsvRows:
-    """Comma-separated values. A list is a JSON array, None an empty cell."""
-
-    def __init__(self, file: TextIO) -> None:
-        self.file, self.writer = file, csv.writer(file, lineterminator="\n")
-        self.began = False
-
-    def write(self, rows: Sequence[Row]) -> None:
-        if not self.began:
-            self.writer.writerow(rows[0])
-            self.began = True
-        self.writer.writerows([[_cell(value) for value in row.values()] for row in rows])
-        self.file.flush()
-
-    def close(self) -> None:
-        pass
-
-
-class JsonRows:
-    """One JSON array, one object per line."""
-
-    def __init__(self, file: TextIO) -> None:
-        self.file, self.before = file, "[\n"
-
-    def write(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            self.file.write(self.before + json.dumps(row))
-            self.before = ",\n"
-        self.file.flush()
-
-    def close(self) -> None:
-        self.file.write(("" if self.before == ",\n" else "[") + "\n]\n")
-        self.file.flush()
-
-
-class ParquetRows:
-    """A Parquet file, one row group per batch."""
-
-    def __init__(self, file: BinaryIO, schema: Any) -> None:
-        import pyarrow.parquet
-
-        self.schema, self.writer = schema, pyarrow.parquet.ParquetWriter(file, schema)
-
-    def write(self, rows: Sequence[Row]) -> None:
-        import pyarrow
-
-        self.writer.write_table(pyarrow.Table.from_pylist(list(rows), schema=self.schema))
-
-    def close(self) -> None:
-        self.writer.close()
+Write = Callable[[Sequence[Row]], object]
 
 
 def check_out(form: str, out: Path | None) -> None:
     """Raise an error, before anything is computed, if the rows could not be written."""
-    if out is not None and out.exists():
-        raise UserError(f"{out} exists already; give another --out, or remove it")
-    if out is not None and not out.parent.is_dir():
-        raise UserError(f"{out.parent} is no folder to write {out.name} to; make it first")
-    if form == "parquet":
-        if out is None:
-            raise UserError("--format parquet is not text; give the file to write with --out FILE")
-        _pyarrow()
+    if out is not None and (out.exists() or not out.parent.is_dir()):
+        raise UserError(f"--out {out} exists already, or its folder does not; name a new file in an existing folder")
+    if form == "parquet" and (out is None or find_spec("pyarrow") is None):
+        raise UserError("--format parquet needs --out FILE, and pyarrow (pip install 'mixmo[parquet]')")
 
 
 @contextmanager
-def writing(form: str, out: Path | None, types: dict[str, str]) -> Iterator[Rows]:
-    """Open the output for rows with these columns; `types` are str, float, bool or list.
+def writing(form: str, out: Path | None, types: dict[str, str]) -> Iterator[Write]:
+    """Open the output for rows with these columns; `types` are string, double, bool or list.
 
     A file has the name FILE.part until it is complete, and keeps it with the rows so far after an error.
     """
-    try:
-        if out is None:
-            with closing(CsvRows(sys.stdout) if form == "csv" else JsonRows(sys.stdout)) as rows:
-                yield rows
-            return
-        with _unfinished(out).open("xb") as file:
-            try:
-                with _rows(form, file, types) as rows:
-                    yield rows
-            except BaseException:
-                print(f"{_unfinished(out)} holds the rows written so far", file=sys.stderr)
-                raise
-        _unfinished(out).rename(out)
-    except BrokenPipeError:  # the reader has closed the pipe, which is no error
-        raise
-    except OSError as error:
-        where = error.filename or out or "standard output"
-        raise UserError(f"{where} cannot be written ({error.strerror or error}); make room, or name another") from error
+    if out is None:
+        with FORMATS[form](sys.stdout, types) as write:
+            yield write
+        return
+    part = out.with_name(f"{out.name}.part")
+    with part.open("xb") if form == "parquet" else part.open("x", encoding="utf-8", newline="") as file:
+        try:
+            with FORMATS[form](file, types) as write:
+                yield write
+        except BaseException:
+            print(f"{part} holds the rows written so far", file=sys.stderr)
+            raise
+    part.rename(out)
 
 
 @contextmanager
-def _rows(form: str, file: BinaryIO, types: dict[str, str]) -> Iterator[Rows]:
-    if form == "parquet":
-        with closing(ParquetRows(file, _schema(types))) as rows:
-            yield rows
-        return
-    text = TextIOWrapper(file, encoding="utf-8", newline="")
-    with text, closing(CsvRows(text) if form == "csv" else JsonRows(text)) as lines:
-        yield lines
+def _csv(file: Any, types: dict[str, str]) -> Iterator[Write]:
+    """A list is a JSON array, None an empty cell."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(types)
 
+    def write(rows: Sequence[Row]) -> None:
+        writer.writerows([[_cell(value) for value in row.values()] for row in rows])
+        file.flush()
 
-def _unfinished(out: Path) -> Path:
-    return out.with_name(f"{out.name}.part")
+    yield write
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list) else value
 
 
-def _pyarrow() -> Any:
+@contextmanager
+def _json(file: Any, types: dict[str, str]) -> Iterator[Write]:
+    """One array, one object per line."""
+    file.write("[")
+    before = "\n"
+
+    def write(rows: Sequence[Row]) -> None:
+        nonlocal before
+        for row in rows:
+            file.write(before + json.dumps(row))
+            before = ",\n"
+        file.flush()
+
     try:
-        import pyarrow
-    except ImportError as error:
-        raise UserError("--format parquet needs pyarrow; install it with pip install 'mixmo[parquet]'") from error
-    return pyarrow
+        yield write
+    finally:
+        file.write("\n]\n")
 
 
-def _schema(types: dict[str, str]) -> Any:
-    pyarrow = _pyarrow()
-    known = {
-        "str": pyarrow.string(),
-        "float": pyarrow.float64(),
-        "bool": pyarrow.bool_(),
-        "list": pyarrow.list_(pyarrow.string()),
-    }
-    return pyarrow.schema([(name, known[kind]) for name, kind in types.items()])
+@contextmanager
+def _parquet(file: Any, types: dict[str, str]) -> Iterator[Write]:
+    """One row group per batch."""
+    import pyarrow
+    import pyarrow.parquet
+
+    strings = pyarrow.list_(pyarrow.string())
+    schema = pyarrow.schema([(name, strings if kind == "list" else kind) for name, kind in types.items()])
+    with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        yield lambda rows: writer.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema))
+
+
+FORMATS: dict[str, Callable[[Any, dict[str, str]], AbstractContextManager[Write]]] = {
+    "csv": _csv,
+    "json": _json,
+    "parquet": _parquet,
+}

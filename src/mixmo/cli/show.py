@@ -10,7 +10,6 @@ from mixmo import data
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.cli.console import duration
 from mixmo.cli.recipe_scores import score_lines
-from mixmo.data.types import Dataset
 from mixmo.engine import Runtime
 from mixmo.engine.display import pace
 from mixmo.engine.estimate import estimate
@@ -32,11 +31,12 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--time", type=bool, default=True, help="measure a few training steps on random images")
     parsed = parse(into, arguments)
     recipe, device = recipe_of(parsed), Runtime(device=parsed.device).resolve()
-    facts = FACTS.get(recipe.dataset) or facts_of(
-        data.load(recipe.dataset, parsed.data, stream=True, workers=0, val=recipe.val)
-    )
-    dataset = parsed.recipe.partition("/")[0]
-    protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {PROTOCOLS[dataset].summary}"
+    facts = FACTS.get(recipe.dataset)
+    if facts is None:
+        dataset = data.load(recipe.dataset, parsed.data, stream=True, workers=0, val=recipe.val)
+        facts = Facts(len(dataset.train.labels), len(dataset.test.labels), dataset.size, len(dataset.classes))
+    published = PROTOCOLS[parsed.recipe.partition("/")[0]].summary
+    protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {published}"
     comment(f"{parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     for line in score_lines(parsed.recipe, recipe):
         comment(line)
@@ -57,8 +57,3 @@ def comment(text: str) -> None:
     """Print a YAML comment, wrapped to the width of the terminal: the output can be a --config file."""
     width = shutil.get_terminal_size().columns
     print(textwrap.fill(text, width, initial_indent="# ", subsequent_indent="#     ", break_on_hyphens=False))
-
-
-def facts_of(dataset: Dataset) -> Facts:
-    """Return the sizes of a data set that no protocol describes."""
-    return Facts(len(dataset.train.labels), len(dataset.test.labels), dataset.size, len(dataset.classes))

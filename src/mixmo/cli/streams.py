@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-PACKAGE = Path(__file__).parents[1]
-
 
 @contextmanager
 def prepared_streams() -> Iterator[None]:
@@ -60,6 +58,6 @@ def as_sentence(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Return a warning of this package without its place in the code; those of other libraries have it."""
-    if Path(filename).is_relative_to(PACKAGE):
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
         return f"mixmo: {message}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"

@@ -3,11 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-
-from mixmo.cli.console import Output, grid, number
+from mixmo.cli.console import grid, lettered, number, print_line, print_table, width
 from mixmo.evaluation.comparison import Comparison
 from mixmo.evaluation.labelled_images import ModelScores
 from mixmo.evaluation.multiplex import MultiplexScores
@@ -16,38 +12,6 @@ from mixmo.evaluation.run_scores import RunScores
 from mixmo.metrics import Diversity, Report, Scores
 
 COLUMNS = {"top1": "Top1 %", "top5": "Top5 %", "nll": "NLL", "nllc": "NLLc", "ece": "ECE", "brier": "Brier"}
-SCORED = ("who", *COLUMNS.values())
-
-
-def heading(models: Sequence[object]) -> str:
-    """Name what is scored: one model, or an ensemble."""
-    names = " + ".join(map(str, models))
-    return names if len(models) == 1 else f"ensemble of {len(models)}: {names}"
-
-
-def letters(count: int) -> list[str]:
-    """Short names of runs, so that columns stay narrow.
-
-    >>> letters(3)
-    ['A', 'B', 'C']
-    """
-    return [chr(ord("A") + i) if i < 26 else f"{i}:" for i in range(count)]
-
-
-def width(table: Table) -> int:
-    """Measure the columns of text that a table takes."""
-    wide = Console(width=1000)
-    return Measurement.get(wide, wide.options, table).maximum
-
-
-def print_table(table: Table, wrap: bool = False) -> None:
-    """Print a table whole, even if it is wider than 80 columns and the terminal; or wrap its cells there."""
-    Output(80 if wrap else max(80, width(table))).print(table)
-
-
-def print_line(text: str, style: str = "") -> None:
-    """Print a line, which the terminal may wrap."""
-    Output(80).print(text, style=style, soft_wrap=True)
 
 
 def _shown(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -57,11 +21,8 @@ def _shown(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _cells(scores: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Scores as text: shares in percent, a dash for what is not there."""
-    values = {name: scores.get(name) for name in names}
-    return [
-        number(value and 100 * value, 2) if name in ("top1", "top5") else number(value)
-        for name, value in values.items()
-    ]
+    values = [(name, scores.get(name)) for name in names]
+    return [number(value and 100 * value, 2) if name in ("top1", "top5") else number(value) for name, value in values]
 
 
 def print_report(scores: RunScores, title: str) -> None:
@@ -106,10 +67,8 @@ def print_model_scores(scores: ModelScores, title: str) -> None:
     """Print the scores of networks on labelled images, and of their calibration."""
     report, names = scores.report, _shown(row._asdict() for row in scores.report.members)
     print_line(f"{title} on {scores.on}, {scores.images:,} images", "bold")
-    table = grid("who", *[COLUMNS[name] for name in names], *report.ensemble.own)
-    for row in _members(report, names):
-        table.add_row(*row)
-    print_table(table)
+    columns = [COLUMNS[name] for name in names]
+    print_table(grid("who", *columns, *report.ensemble.own, rows=_members(report, names)))
     if report.diversity:
         print_line(f"between members: {_diversity(report.diversity)}")
     if scores.calibration is None:
@@ -164,10 +123,8 @@ def _epoch(which: str | None) -> str:
 def print_ood(scores: OodScores, title: str) -> None:
     """Print AUROC, AUPR and FPR95 of every detector."""
     print_line(f"{title}: OOD detection, {scores.outside} against {scores.inside}", "bold")
-    table = grid("detector", "AUROC %", "AUPR %", "FPR95 %")
-    for name, found in scores.detectors.items():
-        table.add_row(name, *map(_percent, found))
-    print_table(table)
+    rows = [(name, *map(_percent, found)) for name, found in scores.detectors.items()]
+    print_table(grid("detector", "AUROC %", "AUPR %", "FPR95 %", rows=rows))
     print_line(
         f"{_epoch(scores.which)}{scores.inside_images:,} images from inside and "
         f"{scores.outside_images:,} from outside, the positives"
@@ -199,25 +156,22 @@ def print_multiplexed(scores: MultiplexScores, title: str) -> None:
 
 def print_comparison(found: Comparison) -> None:
     """Print the scores of runs side by side, their statistics over seeds, and the recipe fields that differ."""
-    names, short = _shown(run.scores for run in found.runs), letters(len(found.runs))
-    for letter, run in zip(short, found.runs, strict=True):
+    names, runs = _shown(run.scores for run in found.runs), lettered(found.runs)
+    for letter, run in runs.items():
         scored = f"scores of epoch {run.epoch} of {run.recipe['epochs']}" if run.epoch else "no epoch was scored yet"
         print_line(f"{letter}  {run.run}{'' if run.finished else f' (not ended: {scored})'}")
     print_line(f"\nscores ({found.which} epoch)", "bold")
     table = grid("run", *[COLUMNS[name] for name in names])
-    for letter, run in zip(short, found.runs, strict=True):
+    for letter, run in runs.items():
         table.add_row(letter if run.finished else f"{letter} (not ended)", *_cells(run.scores, names))
     for group in found.seeds:
-        of = " ".join(letter for letter, run in zip(short, found.runs, strict=True) if run.run in group.runs)
+        of = " ".join(letter for letter, run in runs.items() if run.run in group.runs)
         table.add_row(f"mean of {of}", *_cells(group.mean, names))
         table.add_row(f"std of {of}", *_cells(group.std, names))
     print_table(table)
     if found.recipes:
         print_line("\nrecipes (fields that differ)", "bold")
         cells = [["-" if value is None else str(value) for value in values] for values in found.recipes.values()]
-        by_field, by_run = grid("field", *short), grid("run", *found.recipes)
-        for field, row in zip(found.recipes, cells, strict=True):
-            by_field.add_row(field, *row)
-        for letter, *column in zip(short, *cells, strict=True):
-            by_run.add_row(letter, *column)
+        by_field = grid("field", *runs, rows=[(field, *row) for field, row in zip(found.recipes, cells, strict=True)])
+        by_run = grid("run", *found.recipes, rows=zip(runs, *cells, strict=True))
         print_table(min(by_field, by_run, key=width))

@@ -116,7 +116,6 @@ def test_csv_has_one_line_per_epoch(runs: list[Run], capsys: pytest.CaptureFixtu
         (["RUN", "--measure", "agrement"], "did you mean 'agreement'"),
         (["RUN", "--thresholds", "1.5"], "from 0 to 1"),
         (["RUN", "--last", "0"], "at least 1"),
-        (["RUN", "--json", "--csv"], "exclude each other"),
         (["RUN", "--which", "first"], "first"),
         (["nowhere"], "no run directory"),
         ([], "runs"),
