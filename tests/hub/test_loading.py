@@ -1,7 +1,6 @@
 """mixmo.load: run directories with their metadata and calibration, and names that are not found."""
 
 import math
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -83,26 +82,6 @@ def test_a_missing_calibration_warns_and_a_damaged_one_raises(run: Run, tmp_path
     path.unlink()
     with pytest.warns(UserWarning, match="not calibrated"):
         assert mixmo.load(copy.path).about.calibration is None
-
-
-def test_the_examples_in_the_docs_run(run: Run, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """On the digits; the last one on a network for large images."""
-    text = (Path(__file__).resolve().parents[2] / "docs" / "prediction.md").read_text()
-    first, second, third, saving = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "cut2").symlink_to(run.path)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"mixmo": mixmo, "images": digits.test.images[:9]}
-    names |= {"held_out_images": digits.train.images[:100], "held_out_labels": digits.train.labels[:100]}
-    for code in (first, second, third):
-        exec(code, names)
-    assert names["prediction"].sets.shape == (9, 10)
-    assert mixmo.load("saved").about.calibration == names["calibration"]
-    assert names["fast"].logits.shape == (1, 9, 10)
-    large: dict[str, Any] = {"mixmo": mixmo, "mean": (0.5,) * 3, "std": (0.2,) * 3, "names": ("hen", "owl")}
-    large |= {"net": mixmo.create("wrn10_1", classes=2), "calibration": names["calibration"]}
-    exec(saving, large)
-    assert large["net"].about.scores == {"top1": 0.81}
 
 
 def test_a_name_that_is_not_found_raises(monkeypatch: pytest.MonkeyPatch):

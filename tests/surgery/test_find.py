@@ -92,7 +92,7 @@ def test_an_identity_in_place_of_the_classifier_raises(name: str, place: str) ->
     models = pytest.importorskip("torchvision.models")
     model = models.get_model(name)
     replace(model, place, nn.Identity())
-    assert_wrap_fails(model, f"Identity .*{place}", size=(3, 32, 32))
+    assert_wrap_fails(model, f"Identity.*{place}", size=(3, 32, 32))
 
 
 def test_an_identity_after_the_classifier_is_ignored() -> None:
@@ -134,7 +134,7 @@ def test_auxiliary_heads_raise_or_are_frozen() -> None:
 
 def test_an_image_that_bypasses_the_stem_raises() -> None:
     assert_wrap_fails(Past(11), "past 'conv'")
-    assert_wrap_fails(Twice(), "several times")
+    assert_wrap_fails(Twice(), "do not predict")
     assert_wrap_fails(Weighs(), "do not predict")
 
 

@@ -1,6 +1,7 @@
-"""From a network to a file: a folded copy, traced for any batch size."""
+"""From a network to a file: a folded copy, traced for any batch size, and compared with PyTorch."""
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from mixmo.models.network import Ensemble
 from mixmo.surgery.fold import fold
 from mixmo.surgery.probe import Size
 from mixmo.utils.errors import UserError, first_line
+from mixmo.utils.progress import Work
 
 Session = Callable[[Tensor], dict[str, Tensor]]  # a written file that can be run: images to outputs by name
 
@@ -32,16 +34,13 @@ def prepared(net: Ensemble) -> tuple[Ensemble, Ensemble, str | None]:
 
 
 def remove_parametrizations(net: nn.Module) -> None:
-    """Replace weights that are computed at each call, as by a weight norm, by their values.
-
-    torch's own function changes the class of the layer, which the copies of a layer share.
-    """
+    """Replace weights that are computed at each call, as by a weight norm, by their values."""
     for layer in list(net.modules()):
         computed = layer._modules.get("parametrizations")
         if computed is not None:
             weights = {name: getattr(layer, name).detach().clone() for name in computed._modules}
             del layer._modules["parametrizations"]
-            layer.__class__ = type(layer).__bases__[0]
+            layer.__class__ = type(layer).__bases__[0]  # torch's own function changes it for all copies of the layer
             for name, weight in weights.items():
                 layer.register_parameter(name, nn.Parameter(weight))
 
@@ -67,16 +66,15 @@ def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor |
 def traced(graph: Deployed, size: Size) -> ExportedProgram:
     """Trace the graph with torch.export, for any number of images."""
     images, batch = torch.rand(2, *size), torch.export.Dim("batch", min=1)
-    first: Exception | None = None
+    errors = []
     for strict in (False, True):  # strict tracing also follows len(images), and takes longer
         try:
             with onnx.quiet():
                 return torch.export.export(graph, (images,), dynamic_shapes=({0: batch},), strict=strict)
         except Exception as error:
-            first = first or error
-    assert first is not None
+            errors.append(error)
     hint = "let its forward not depend on the values or the number of images"
-    raise UserError(f"torch.export cannot trace this network ({reason(first)}); {hint}") from first
+    raise UserError(f"torch.export cannot trace this network ({reason(errors[0])}); {hint}") from errors[0]
 
 
 def reason(error: BaseException) -> str:
@@ -84,3 +82,37 @@ def reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)
+
+
+def run(graph: Deployed, images_NCHW: Tensor, size: Size) -> dict[str, Tensor]:
+    """Return the outputs for one batch; a UserError if the network cannot read this size."""
+    try:
+        with torch.no_grad():
+            outputs: dict[str, Tensor] = graph(images_NCHW)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise UserError(f"the network cannot read images of {size} ({first_line(error)}); give their size=") from error
+    if not all(values.isfinite().all() for values in outputs.values()):
+        raise UserError("the network outputs NaN or infinite values; check whether its training diverged")
+    return outputs
+
+
+def compare(graph: Deployed, session: Session, images_NCHW: Tensor) -> float:
+    """Return the largest difference of any output, for one image and for several."""
+    worst = 0.0
+    for batch in (images_NCHW, images_NCHW[:1]):
+        with torch.no_grad():
+            expected = graph(batch)
+        outputs = session(batch)
+        for name, values in expected.items():
+            worst = max(worst, (outputs[name].float() - values).abs().max().nan_to_num(math.inf).item())
+    return worst
+
+
+@torch.no_grad()
+def accuracy(predict: Session, images_NCHW: Tensor, labels_N: Tensor, work: Work) -> float:
+    """Return the accuracy of the ensemble; `work` shows the progress."""
+    predicted = []
+    for batch in images_NCHW.split(100):
+        predicted.append(predict(batch)["probs"].argmax(1))
+        work.advance(len(batch))
+    return (torch.cat(predicted) == labels_N).double().mean().item()

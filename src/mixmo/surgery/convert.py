@@ -1,10 +1,10 @@
 """From a trained network to one with another number of members or classes, which starts where the trained one ended."""
 
 import copy
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mixmo.models.metadata import About
 from mixmo.models.network import Ensemble, Network, initialise
@@ -12,28 +12,25 @@ from mixmo.surgery.find import replace
 from mixmo.surgery.layers import Encoders, Heads
 from mixmo.surgery.probe import frozen, random_images
 from mixmo.surgery.sharing import DIVERSITY, check_diversity, perturbed, repeated, spread, summed
-from mixmo.surgery.unwrap import unwrap
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError, check_whole, first_line
 
 E = TypeVar("E", bound=Ensemble)
+BEFORE = "change the classes of the model, then wrap it"
 
 
 def convert(net: E, *, members: int | None = None, classes: int | None = None, diversity: float = DIVERSITY) -> E:
     """Return a copy of a network with another number of members or classes.
 
-    The encoders keep their sum, so that head m predicts as head m modulo M did. Heads for other classes are new. An
-    ordinary network is one with one member. `about` keeps how images are prepared, and the class names if the classes
-    stay; scores and calibration are dropped.
+    The encoders keep their sum, so that head m predicts as head m modulo M did. Heads for other classes are new.
+    `about` keeps how images are prepared, and the class names if the classes stay; scores and calibration are dropped.
 
     Args:
         net: A network of `mixmo.create` or `mixmo.wrap`; it is left unchanged.
         members: New number of members; the same if None.
         classes: New number of classes, at least 2; the same if None.
         diversity: Initial diversity of new members, from 0 (identical) to 1 (disjoint channels); see `mixmo.wrap`.
-
-    Returns:
-        The converted copy, of the same class.
 
     Raises:
         UserError: If `net` has no members, is folded, or has layers that cannot be shared out or replaced.
@@ -45,28 +42,25 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, d
     >>> torch.allclose(three.each(x)[2], net.each(x)[0], atol=1e-5)
     True
     """
-    net = unwrap(net)
-    _check_arguments(net, members, classes, diversity)
+    net = cast(E, unwrap_ensemble(net))
+    members = net.members if members is None else members
+    check_whole("members", members)
+    check_whole("classes", 2 if classes is None else classes, least=2)
+    check_diversity(diversity)
+    concat = isinstance(net, Network) and net.concat
+    if members != net.members and (concat or net.members == 1 < net.answers):
+        raise UserError("the members of a folded or concatenating network are fixed; convert the one before folding")
     result = copy.deepcopy(net)
     if isinstance(result, Network):
-        _convert_network(result, members or net.members, classes, diversity)
+        _convert_network(result, members, classes, diversity)
     elif isinstance(result, Wrapped):
-        _convert_wrapped(result, members or net.members, classes, diversity)
+        _convert_wrapped(result, members, classes, diversity)
+    else:
+        raise UserError(f"a {type(net).__name__} cannot be converted; give a network of mixmo.create or mixmo.wrap")
     about = net.about
     names = about.classes if about and classes is None else None
     result.about = about and About(about.size, about.mean, about.std, names, about.resize)
     return result
-
-
-def _check_arguments(net: object, members: int | None, classes: int | None, diversity: float) -> None:
-    check_whole("members", 1 if members is None else members)
-    check_whole("classes", 2 if classes is None else classes, least=2)
-    check_diversity(diversity)
-    if not isinstance(net, Network | Wrapped):
-        raise UserError(f"a {type(net).__name__} cannot be converted; give a network of mixmo.create or mixmo.wrap")
-    fixed = net.members == 1 < net.answers or (isinstance(net, Network) and net.concat)
-    if fixed and members not in (None, net.members):
-        raise UserError("the members of a folded or concatenating network are fixed; convert the one before folding")
 
 
 def _convert_network(net: Network, members: int, classes: int | None, diversity: float) -> None:
@@ -87,40 +81,31 @@ def _convert_wrapped(net: Wrapped, members: int, classes: int | None, diversity:
     if members != net.members:
         for name in net.stems:
             old = net.encoders_at(name)
-            if not old.linear and members % net.members:
-                many = f"{net.members} members cannot become {members}"
-                raise UserError(f"stem '{name}' is not linear in its weights, so {many}; take a multiple")
             if old.linear:
                 copies = spread(list(old.copies), members, diversity)
-            else:
+            elif members % net.members == 0:
                 groups = [perturbed(copy, members // net.members, diversity) for copy in old.copies]
                 copies = [copy for each in zip(*groups, strict=True) for copy in each]
+            else:
+                raise UserError(f"stem '{name}' is not linear in its weights; take a multiple of {net.members} members")
             replace(net.backbone, name, Encoders(copies, old.layout, old.linear))
+        net.members = net.answers = members
     for name in net.heads:
         heads = net.heads_at(name)
-        count = members if members != net.members else len(heads.copies)
-        copies = repeated(list(heads.copies), count)
+        copies = repeated(list(heads.copies), net.answers)
         if classes is not None:
             copies = [_new_head(head, classes) for head in copies]
         replace(net.backbone, name, Heads(copies, heads.dim, heads.follows))
-        net.answers = count
-    net.members, net.classes = members, classes or net.classes
     if classes is not None:
-        _run_once(net)
-
-
-def _run_once(net: Wrapped) -> None:
-    """Find out whether the backbone depends on its number of classes after its head."""
-    try:
-        with frozen(net), torch.no_grad():
-            net.each(random_images(net, net.size))
-    except Exception as error:  # whatever a model raises when shapes do not fit
-        hint = "change the classes of the model, then wrap it"
-        raise UserError(f"the model cannot have {net.classes} classes ({first_line(error)}); {hint}") from error
+        net.classes = classes
+        try:  # the backbone may depend on its number of classes after its head
+            with frozen(net), torch.no_grad():
+                net.each(random_images(net, net.size))
+        except Exception as error:
+            raise UserError(f"the model cannot have {classes} classes ({first_line(error)}); {BEFORE}") from error
 
 
 def _new_head(head: nn.Module, classes: int) -> nn.Module:
-    """Return a new layer like `head`, for other classes."""
     new: nn.Module
     if type(head) is nn.Linear:
         new = nn.Linear(head.in_features, classes, bias=head.bias is not None)
@@ -129,7 +114,5 @@ def _new_head(head: nn.Module, classes: int) -> nn.Module:
         like = {"bias": head.bias is not None, "padding_mode": head.padding_mode}
         new = nn.Conv2d(head.in_channels, classes, *shape, **like)  # type: ignore[arg-type]
     else:
-        kind = type(head).__name__
-        raise UserError(f"a head of {kind} has no new classes; change the classes of the model, then wrap it")
-    weight: Tensor = head.get_parameter("weight")
-    return new.to(weight.device, weight.dtype).train(head.training)
+        raise UserError(f"a head of {type(head).__name__} has no new classes; {BEFORE}")
+    return new.to(head.get_parameter("weight")).train(head.training)

@@ -33,40 +33,33 @@ class Head(NamedTuple):
 
     name: str
     dim: int  # of the classes in its output
-    follows: bool  # it has only a scale and a shift: the layer before it is part of the head
+    follows: bool  # it only scales and shifts: the layer before it is part of the head
 
 
 def find_stems(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> list[Stem]:
     """Return the convolutions or patch embeddings through which, together, the logits depend on the image.
 
-    Most backbones have one. A block of parallel branches has several, and so have transformers of two scales. With the
-    outputs of the layers found so far detached, the next is the first whose input still depends on the image; all are
-    found when the logits do not.
+    With the outputs of the layers found so far detached, the next is the first whose input still depends on the image;
+    all are found when the logits do not. Parallel branches and transformers of two scales have several.
     """
     layers = _named(model, names, "stem") if names else _layers(model)
     found: list[Stem] = []
     while True:
+        known = [stem.name for stem in found]
         images = trial.images.clone().requires_grad_()
         with torch.enable_grad():
-            output, seen = calls(model, layers, images.clone(), [stem.name for stem in found])
+            output, seen = calls(model, layers, images.clone(), known)
         if found and not logits_of(output).requires_grad:
             return found
-        reading = [call for call in seen if call.input.requires_grad]
-        reading = [call for call in reading if call.name not in {stem.name for stem in found}]
+        reading = [call for call in seen if call.input.requires_grad and call.name not in known]
         entry = next((call for call in reading if names or _encodes(layers[call.name], call.output)), None)
         if entry is None or len(found) == BRANCHES:
-            detached = [call.name for call in seen if call.input.requires_grad and not call.output.requires_grad]
-            raise recomputed(f"'{detached[0]}'") if detached else _no_stem(model, found, seen, names)
-        if sum(call.name == entry.name for call in seen) > 1:
-            raise UserError(f"the model calls '{entry.name}' several times per image; it cannot be the stem")
+            raise _no_stem(model, known, seen, names)
         found.append(_stem(layers[entry.name], entry, trial))
 
 
 def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> list[Head]:
-    """Return the last layers with K outputs that can be doubled, so that the model outputs its logits twice.
-
-    One layer in general; two where a model averages two heads.
-    """
+    """Return the last layers with K outputs that can be doubled, so that the model outputs its logits twice."""
     classes = trial.logits.shape[1]
     layers = _named(model, names, "head") if names else leaves(model)
     kinds = PROBABILITIES if names else (*PROBABILITIES, nn.Identity)  # what the user names may be one
@@ -86,30 +79,20 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
     for heads in tried:
         if heads and not heads[0].follows and _doubles(model, trial, heads):
             return heads
-    if not fitting:
-        last = ", ".join(call.name for call in seen[-NAMED:])
-        raise UserError(f"no layer outputs {classes} classes; is the model a classifier? Its last layers: {last}")
-    candidates = ", ".join(head.name for head in fitting[-NAMED:])
-    raise UserError(
-        f"the model changes the logits of its last layer; remove a softmax, or name the head by head= ({candidates} "
-        f"output {classes} classes)"
-    )
+    problem = "its logits are changed; remove a softmax" if fitting else "no layer outputs them (no classifier?)"
+    last = ", ".join(layer.name for layer in (fitting or seen)[-NAMED:])
+    raise UserError(f"the head of the {classes} classes is not found: {problem}, or name it by head= (such as {last})")
 
 
 def _check_end(trial: Trial, layers: dict[str, nn.Module], ends: dict[str, nn.Module], seen: Sequence[Call]) -> None:
-    """Reject probabilities, for the loss takes logits, and an Identity in place of the classifier.
-
-    After a classifier, as in timm's models, an Identity does no harm.
-    """
+    """Reject a softmax at the end, and an Identity in place of the classifier; after it, as in timm, it is harmless."""
     logits = [call.output.flatten(1) for call in seen if call.name in layers and not _vectors(layers[call.name])]
     for call in seen:
-        if call.name not in ends or not torch.equal(call.output, trial.logits):
+        end = ends.get(call.name)
+        if end is None or not torch.equal(call.output, trial.logits):
             continue
-        if isinstance(ends[call.name], PROBABILITIES):
-            kind = type(ends[call.name]).__name__
-            raise UserError(f"the model ends with a {kind} ('{call.name}'); remove it, the loss takes logits")
-        if not any(torch.equal(given, call.input.flatten(1)) for given in logits):
-            raise UserError(f"the model ends with an Identity ('{call.name}') and outputs features; name the head=")
+        if isinstance(end, PROBABILITIES) or not any(torch.equal(given, call.input.flatten(1)) for given in logits):
+            raise UserError(f"the model ends with {end} ('{call.name}'), not logits; remove it, or name the head=")
 
 
 def _doubles(model: nn.Module, trial: Trial, heads: Sequence[Head]) -> bool:
@@ -145,20 +128,20 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
 
 def leaves(model: nn.Module) -> dict[str, nn.Module]:
     """Return what can be a head: layers with weights of their own."""
-    own = {name: layer for name, layer in model.named_modules() if name}
-    return {k: v for k, v in own.items() if is_parametrized(v) or any(True for _ in v.parameters(False))}
+    named = list(model.named_modules())[1:]
+    return {name: layer for name, layer in named if is_parametrized(layer) or list(layer.parameters(recurse=False))}
 
 
 def _named(model: nn.Module, names: Sequence[str], role: str) -> dict[str, nn.Module]:
-    known = dict(model.named_modules(remove_duplicate=False))
+    known = dict(list(model.named_modules(remove_duplicate=False))[1:])
     for name in names:
-        if not name or name not in known:
-            raise unknown(f"{role} layer", name, [n for n in known if n])
+        if name not in known:
+            raise unknown(f"{role} layer", name, known)
     return {name: known[name] for name in names}
 
 
 def _vectors(layer: nn.Module) -> bool:
-    """Return whether it is a normalisation or a scale: heads of these alone would share what separates classes."""
+    """Return whether it only scales and shifts: heads of these alone would share what separates classes."""
     return all(parameter.dim() < 2 for parameter in layer.parameters())
 
 
@@ -169,38 +152,29 @@ def _encodes(layer: nn.Module, output: Tensor) -> bool:
 
 def _stem(layer: nn.Module, call: Call, trial: Trial) -> Stem:
     output, (height, width) = call.output, trial.size[1:]
-    if len(output) != len(trial.images):
-        count = f"{len(output)} images for {len(trial.images)}"
-        raise UserError(f"stem '{call.name}' reads {count} (crops?), which cannot be mixed; name another by stem=")
-    if output.dim() == 3:
-        layout, positions = "NLC", output.shape[1]
-    elif output.dim() == 4:
-        first = isinstance(layer, nn.Conv2d) or (
-            not isinstance(layer, nn.Linear) and output.shape[2] * width == output.shape[3] * height
-        )
-        layout = "NCHW" if first else "NHWC"
-        positions = output.shape[2] * output.shape[3] if first else output.shape[1] * output.shape[2]
-    else:
-        raise UserError(f"stem '{call.name}' outputs {tuple(output.shape)}, no feature map; name another by stem=")
+    shape = tuple(output.shape)
+    if len(output) != len(trial.images) or len(shape) not in (3, 4):
+        raise UserError(f"stem '{call.name}' outputs {shape}, not one feature map per image (crops?); give another")
+    alike = not isinstance(layer, nn.Linear) and shape[-2] * width == shape[-1] * height
+    layout = "NLC" if len(shape) == 3 else "NCHW" if alike or isinstance(layer, nn.Conv2d) else "NHWC"
+    positions = output[0].numel() / shape[layout.index("C")]
     stride = max(1, round((height * width / positions) ** 0.5))
     return Stem(call.name, layout, stride, call.input.detach(), direct=torch.equal(call.input, trial.images))
 
 
-def _no_stem(model: nn.Module, found: Sequence[Stem], seen: Sequence[Call], names: Sequence[str] | None) -> UserError:
+def _no_stem(model: nn.Module, found: Sequence[str], seen: Sequence[Call], names: Sequence[str] | None) -> UserError:
+    if detached := [call.name for call in seen if call.input.requires_grad and not call.output.requires_grad]:
+        return recomputed(f"'{detached[0]}'")
     if found:
-        what = f"the image reaches the logits past '{', '.join(stem.name for stem in found)}' too"
+        what = f"the image reaches the logits past '{', '.join(found)}' too"
     elif names:
         what = f"stem '{', '.join(names)}' does not read the image"
     else:
         what = "the model begins with no convolution or patch embedding"
-    first = ", ".join(list(dict.fromkeys(call.name for call in seen) or _layers(model))[:NAMED])
-    return UserError(f"{what}; name the stem by stem= (its first layers with weights: {first or 'none'})")
+    return UserError(f"{what}; name the stem by stem= (such as {', '.join(list(_layers(model))[:NAMED])})")
 
 
 def class_dim(layer: nn.Module, output: Tensor, classes: int) -> int:
     """Return the dimension of the classes in a layer's output; 0 if there is none."""
-    if isinstance(layer, nn.Linear):
-        return -1 if output.shape[-1] == classes else 0
-    if output.dim() > 2 and output.shape[1] == classes:
-        return 1
-    return -1 if output.dim() == 2 and output.shape[-1] == classes else 0
+    dim = 1 if output.dim() > 2 and not isinstance(layer, nn.Linear) else -1
+    return dim if output.dim() and output.shape[dim] == classes else 0

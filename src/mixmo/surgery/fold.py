@@ -2,20 +2,21 @@
 
 import copy
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mixmo.models.network import Ensemble, Network
 from mixmo.surgery.find import replace
 from mixmo.surgery.probe import close, frozen, input_size, random_images, relative
 from mixmo.surgery.sharing import summed
-from mixmo.surgery.unwrap import unwrap
+from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
 
 E = TypeVar("E", bound=Ensemble)
+NOT_LINEAR = "not linear in their weights cannot be folded; use the network as it is"
 
 
 def fold(net: E) -> E:
@@ -27,9 +28,6 @@ def fold(net: E) -> E:
     Args:
         net: A network of `mixmo.create` or `mixmo.wrap`; it is left unchanged.
 
-    Returns:
-        The folded copy, of the same class.
-
     Raises:
         UserError: If `net` has no members, or its encoders are not linear in their weights (weight-standardised, with
             an activation, concatenated). Such a network predicts as it is.
@@ -39,43 +37,25 @@ def fold(net: E) -> E:
     >>> torch.allclose(net.each(x), fold(net).each(x), atol=1e-5)
     True
     """
-    net = unwrap(net)
-    _check_foldable(net)
+    net = cast(E, unwrap_ensemble(net))
     folded = copy.deepcopy(net)
-    if net.members > 1:
-        if isinstance(folded, Network):
-            folded.encoders = nn.ModuleList([summed(list(folded.encoders), net.members / len(folded.encoders))])
-        elif isinstance(folded, Wrapped):
-            for name in folded.stems:
-                replace(folded.backbone, name, summed(list(folded.encoders_at(name).copies)))
-        folded.members = 1
-        _verify(net, folded, random_images(net, input_size(net)))
-    return folded
-
-
-def _check_foldable(net: object) -> None:
-    if not isinstance(net, Network | Wrapped):
-        raise UserError(f"a {type(net).__name__} cannot be folded; give a network of mixmo.create or mixmo.wrap")
     if net.members == 1:
-        return
-    if isinstance(net, Network):
-        nonlinear = "a network of concatenated encodings" if net.concat else None
+        return folded
+    if isinstance(folded, Network) and not folded.concat:
+        folded.encoders = nn.ModuleList([summed(list(folded.encoders), net.members / len(folded.encoders))])
+    elif isinstance(folded, Wrapped) and all(folded.encoders_at(name).linear for name in folded.stems):
+        for name in folded.stems:
+            replace(folded.backbone, name, summed(list(folded.encoders_at(name).copies)))
     else:
-        nonlinear = next((f"stem '{name}'" for name in net.stems if not net.encoders_at(name).linear), None)
-    if nonlinear:
-        raise _not_linear(nonlinear)
-
-
-def _not_linear(what: str) -> UserError:
-    return UserError(f"{what} cannot be folded: it is not linear in its weights; use the network as it is")
-
-
-def _verify(net: Ensemble, folded: Ensemble, images: Tensor) -> None:
+        raise UserError(f"encoders that are concatenated or {NOT_LINEAR}")
+    folded.members = 1
+    images = random_images(net, input_size(net))
     with frozen(net, folded), torch.no_grad():
         expected, logits = net.each(images), folded.each(images)
-    if not close(logits, expected):
-        if images.dtype != torch.float64:
-            with suppress(UserError, RuntimeError):  # where rounding errors grow too large, float64 decides
-                fold(copy.deepcopy(net).double())
-                return
-        raise _not_linear(f"the encoder (outputs differ by {relative(logits, expected):.1g} of their size)")
+    if close(logits, expected):
+        return folded
+    if images.dtype != torch.float64:
+        with suppress(UserError, RuntimeError):  # where rounding errors grow too large, float64 decides
+            fold(copy.deepcopy(net).double())
+            return folded
+    raise UserError(f"outputs would differ by {relative(logits, expected):.1g} of their size: encoders {NOT_LINEAR}")

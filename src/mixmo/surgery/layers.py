@@ -11,14 +11,11 @@ from mixmo.mixing.block import mixing_block
 from mixmo.models.network import Ensemble
 from mixmo.utils.errors import UserError
 
-STOP = torch.empty(1)  # do not encode: raise Reached with what would be encoded
+STOP = torch.empty(1)  # do not encode: raise Reached
 
 
 class Reached(Exception):  # noqa: N818
-    """The backbone has reached its stem; carries what the stem would have encoded."""
-
-    def __init__(self, image: Tensor) -> None:
-        self.image = image
+    """The backbone has reached its stem; its argument is what the stem would have encoded."""
 
 
 class Copies(nn.Module):
@@ -42,33 +39,25 @@ class Encoders(Copies):
 
     A backbone's own forward gives its stem one image. The images of the other members and the mixing map are buffers
     that `torch.func.functional_call` replaces for one call: the backbone is unchanged and nothing is kept.
-
-    Args:
-        copies: One stem per member.
-        layout: Of the encoded features: NCHW, NHWC or NLC (tokens, row by row).
-        linear: Whether the stems are linear in their weights. Then these sum to one stem's; else the outputs are
-            averaged.
     """
 
-    others: Tensor
-    coefficients: Tensor
+    others: Tensor  # (M - 1, N, C, H, W) within a call, else empty: then every member gets the backbone's image
+    coefficients: Tensor  # (M, N, 1, h, w)
 
     def __init__(self, copies: Sequence[nn.Module], layout: str, linear: bool = True) -> None:
         super().__init__(copies)
-        self.layout = layout
-        self.linear = linear
+        self.layout = layout  # of the encoded features: NCHW, NHWC or NLC (tokens, row by row)
+        self.linear = linear  # in their weights, which then sum to one stem's; else the outputs are averaged
         device = next((p.device for p in self.copies.parameters()), None)
-        # Empty between calls: then every member gets the image that comes along the backbone.
-        self.register_buffer("others", torch.empty(0, device=device), persistent=False)  # (M - 1, N, C, H, W)
-        self.register_buffer("coefficients", torch.empty(0, device=device), persistent=False)  # (M, N, 1, h, w)
+        self.register_buffer("others", torch.empty(0, device=device), persistent=False)
+        self.register_buffer("coefficients", torch.empty(0, device=device), persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
         if self.others.shape == STOP.shape:
             raise Reached(image)
         if self.others.dim() > 1:
             if self.others.shape[1:] != image.shape:
-                sides = f"{tuple(self.others.shape[3:])} to {tuple(image.shape[2:])}"
-                raise UserError(f"the backbone resizes images from {sides} before its stem; give them in its own size")
+                raise UserError("the backbone pads or resizes images before its stem; give them in its own size")
             images = [image, *self.others.unbind(0)]
         else:
             if len(self.copies) > 1 and called_again():
@@ -84,19 +73,12 @@ class Encoders(Copies):
 
 
 class Heads(Copies):
-    """M heads, their outputs side by side along the classes.
-
-    Args:
-        copies: One head per member.
-        dim: The dimension of the classes in the output.
-        follows: Whether it comes after other heads, as a normalisation of logits does; then each copy reads its
-            member's logits.
-    """
+    """M heads, their outputs side by side along the classes."""
 
     def __init__(self, copies: Sequence[nn.Module], dim: int, follows: bool) -> None:
         super().__init__(copies)
-        self.dim = dim
-        self.follows = follows
+        self.dim = dim  # of the classes in the output
+        self.follows = follows  # other heads, as a normalisation of logits does: each copy reads its member's logits
 
     def forward(self, features: Tensor) -> Tensor:
         count = len(self.copies)
@@ -105,25 +87,19 @@ class Heads(Copies):
 
 
 def called_again() -> bool:
-    """Return whether the backward pass calls a stem outside of any network that would give it its images.
-
-    torch.utils.checkpoint does. Switched on after `wrap`, it would differentiate another function than was computed.
-    """
+    """Return whether torch.utils.checkpoint calls a stem in the backward pass, without the other members' images."""
     if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:  # as checkpointing itself tests
         return False
     return not any(isinstance(frame.f_locals.get("self"), Ensemble) for frame, _ in traceback.walk_stack(None))
 
 
 def recomputed(stem: str) -> UserError:
-    """Return the error for a stem whose second call, in the backward pass, would lack the other members' images."""
-    hint = "let activation checkpointing begin behind it, or switch it off"
-    return UserError(f"the model computes {stem} again in the backward pass (torch.utils.checkpoint); {hint}")
+    problem = f"the model computes {stem} again in the backward pass (torch.utils.checkpoint)"
+    return UserError(f"{problem}; let activation checkpointing begin behind it, or switch it off")
 
 
 def to_maps(encoded: Tensor, layout: str, coefficients: Tensor) -> Tensor:
-    """Return a view of the encoded features as maps (N, C, h, w), where the coefficients are (M, N, 1, h, w).
-
-    How many tokens make a row follows from the sides of the mixing map.
+    """Return the features as maps (N, C, h, w); the sides of the coefficients tell how many tokens make a row.
 
     >>> to_maps(torch.empty(2, 6, 5), "NLC", torch.empty(2, 2, 1, 4, 6)).shape
     torch.Size([2, 5, 2, 3])

@@ -45,28 +45,25 @@ def frozen(*models: nn.Module) -> Iterator[None]:
 
 def run_trial(model: nn.Module, size: Size | None) -> Trial:
     """Run the model on images of the given size, else of one that it declares, else of a common one."""
-    first, problem = None, "nothing to run"
-    for shape in [size] if size else list(dict.fromkeys(chain(_declared(model), _common(model)))):
+    problems: list[str] = []
+    common = ((channels, side, side) for side, channels in product(SIDES, _channels(model)))
+    for shape in [size] if size else list(dict.fromkeys(chain(_declared(model), common))):
         images = random_images(model, shape)
         try:
             with torch.no_grad():
                 output = model(images.clone())
         except Exception as error:  # whatever a model raises for a size that it does not take
-            first = first or shape
-            problem = f"{shape}: {str(error) or type(error).__name__}" if shape == first else problem
+            problems.append(f"{shape}: {str(error) or type(error).__name__}")
             continue
         logits = logits_of(output)
-        if logits.dim() != 2 or len(logits) != 2 or logits.shape[1] < 2:
-            raise UserError(f"the model outputs {tuple(logits.shape)} for 2 images; a classifier gives (2, classes)")
-        if not logits.isfinite().all():
-            raise UserError("the model outputs NaN or infinity for random images; check its weights")
+        if logits.dim() != 2 or len(logits) != 2 or logits.shape[1] < 2 or not logits.isfinite().all():
+            raise UserError(f"the model outputs {tuple(logits.shape)} or NaN; a classifier outputs logits (2, classes)")
         return Trial(images, logits)
-    problem = " ".join(problem.split())[:200]
+    problem = " ".join(problems[0].split())[:200]
     raise UserError(f"the model takes no image of the sizes tried; give size=(C, H, W) (for {problem})")
 
 
 def check_size(size: Size | None) -> None:
-    """Raise a UserError unless it is (channels, height, width) or None."""
     sides = tuple(size) if isinstance(size, Sequence) else ()
     if size is not None and (len(sides) != 3 or any(type(side) is not int or side < 1 for side in sides)):
         raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
@@ -114,10 +111,6 @@ def _sizes(model: nn.Module, side: Any) -> Iterator[Size]:
         side = (side, side)
     if isinstance(side, tuple | list) and len(side) in (2, 3) and all(isinstance(s, int) for s in side):
         yield from ((c, side[-2], side[-1]) for c in ([side[0]] if len(side) == 3 else _channels(model)))
-
-
-def _common(model: nn.Module) -> Iterator[Size]:
-    yield from ((c, side, side) for side, c in product(SIDES, _channels(model)))
 
 
 def _channels(model: nn.Module) -> list[int]:

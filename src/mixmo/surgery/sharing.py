@@ -7,16 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError, check_number
+from mixmo.utils.errors import UserError
 
 DIVERSITY = 0.5  # docs/finetune.md compares
 SLIGHT = 2e-4  # of the weights, where deviations cancel only to first order
 
 
-def check_diversity(diversity: float) -> None:
-    """Raise a UserError unless it is a number from 0 to 1."""
-    check_number("diversity", diversity)
-    if not 0 <= diversity <= 1:
+def check_diversity(diversity: object) -> None:
+    if not isinstance(diversity, int | float) or not 0 <= diversity <= 1:
         raise UserError(f"diversity = {diversity}; give a number from 0 (identical members) to 1 (disjoint channels)")
 
 
@@ -28,9 +26,8 @@ def repeated(layers: Sequence[nn.Module], count: int) -> list[nn.Module]:
 def spread(layers: Sequence[nn.Module], members: int, diversity: float = DIVERSITY) -> list[nn.Module]:
     """Return `members` layers whose weights have the same sum as those given.
 
-    An existing member keeps its deviation from the mean, a new one gets that of an existing one. Members that start
-    identical stay identical, so new ones share out the channels: each is weaker by `diversity` in all of them but its
-    own, and stronger there by as much.
+    An existing member keeps its deviation from the mean, a new one gets that of an existing one. New members share out
+    the channels: each is weaker by `diversity` in all of them but its own, and stronger there by as much.
 
     >>> layer = nn.Conv2d(3, 8, 3)
     >>> a, b = spread([layer], members=2)
@@ -76,8 +73,7 @@ def _strengths(channels: int, members: int, origins: int, diversity: float) -> T
 def split(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
     """Return two layers whose weights sum to the given one's and are far from proportional to them.
 
-    Their outputs sum to its output where that is linear in the weights. Nothing is random: whether a layer is found to
-    be linear depends neither on `diversity` nor on a seed.
+    Their outputs sum to its output where that is linear in the weights.
     """
     one, other = copy.deepcopy(layer), copy.deepcopy(layer)
     with torch.no_grad():
@@ -89,10 +85,7 @@ def split(layer: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 
 def perturbed(layer: nn.Module, members: int, diversity: float) -> list[nn.Module]:
-    """Return `members` copies of a layer that is not linear in its weights; their mean is the layer up to rounding.
-
-    Deviations that cancel among the weights cancel only to first order in the outputs, so they are slight.
-    """
+    """Return `members` copies of a layer that is not linear in its weights; their mean is the layer up to rounding."""
     result = repeated([layer], members)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -106,13 +99,7 @@ def perturbed(layer: nn.Module, members: int, diversity: float) -> list[nn.Modul
 
 
 def summed(layers: Sequence[nn.Module], factor: float = 1.0) -> nn.Module:
-    """Return one layer whose weights are the sum of the given ones', times `factor`.
-
-    >>> a, b = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
-    >>> x = torch.randn(1, 3, 8, 8)
-    >>> torch.allclose(summed([a, b])(x), a(x) + b(x), atol=1e-5)
-    True
-    """
+    """Return one layer whose weights are the sum of the given ones', times `factor`."""
     result = copy.deepcopy(layers[0])
     with torch.no_grad():
         for name, parameter in result.named_parameters():

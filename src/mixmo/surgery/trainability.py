@@ -1,7 +1,7 @@
 """Models that run differently in training: with auxiliary heads, or with layers that are computed a second time."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -29,14 +29,15 @@ def make_trainable(model: nn.Module, trial: Trial, stems: Sequence[str], head_gi
                 output, seen = calls(model, layers, images.clone())
         except Exception:  # a model that does not train on two images trains on more
             return
-        _check_computed_once(model, stems, output, images)
+        if again := _computed_again(model, stems, output, images):
+            raise recomputed(f"'{again[0]}'")
         others = _auxiliary(output)
         if not others:
             return
+        counts = {logits.shape[-1] for logits in (logits_of(output), *others) if logits.dim()}
+        heads = [call.name for call in seen if any(class_dim(layers[call.name], call.output, k) for k in counts)]
+        names = ", ".join(dict.fromkeys(heads))
         if not head_given:
-            counts = {logits.shape[-1] for logits in (logits_of(output), *others) if logits.dim()}
-            heads = [call.name for call in seen if any(class_dim(layers[call.name], call.output, k) for k in counts)]
-            names = ", ".join(dict.fromkeys(heads))
             raise UserError(f"the model has several outputs in training, by {names}; name the head to train by head=")
         wanted = [p for p in model.parameters() if p.requires_grad]
         used = torch.autograd.grad(logits_of(output).sum(), wanted, allow_unused=True)
@@ -59,31 +60,25 @@ def _train_mode(model: nn.Module) -> Iterator[None]:
                         buffer.copy_(kept[name])
 
 
-def _check_computed_once(model: nn.Module, stems: Sequence[str], output: Any, images: Tensor) -> None:
+def _computed_again(model: nn.Module, stems: Sequence[str], output: Any, images: Tensor) -> list[str]:
+    """Return the stems that the backward pass calls."""
     again: list[str] = []
-    handles = [
-        model.get_submodule(stem).register_forward_hook(lambda *_, stem=stem: again.append(stem)) for stem in stems
-    ]
-    try:
-        # No gradient, or none separately: then a checkpoint is reentrant, and find_stems saw it.
-        with suppress(RuntimeError):
-            torch.autograd.grad(logits_of(output).sum(), images, retain_graph=True, allow_unused=True)
-    finally:
-        for handle in handles:
-            handle.remove()
-    if again:
-        raise recomputed(f"'{again[0]}'")
+    # No gradient, or none separately: then a checkpoint is reentrant, and find_stems saw it.
+    with ExitStack() as hooks, suppress(RuntimeError):
+        for stem in stems:
+            hook = model.get_submodule(stem).register_forward_hook(lambda *_, stem=stem: again.append(stem))
+            hooks.enter_context(hook)
+        torch.autograd.grad(logits_of(output).sum(), images, retain_graph=True, allow_unused=True)
+    return again
 
 
 def _auxiliary(output: Any) -> list[Tensor]:
     """Return what a model outputs beside its logits, without the features that they are computed from."""
     logits = logits_of(output)
-    values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else [output]
-    others = [value for value in values if isinstance(value, Tensor) and value is not logits]
-    return [value for value in others if not _precedes(value, logits)]
 
+    def precedes(value: Tensor) -> bool:
+        known = value.requires_grad and logits.requires_grad
+        return known and torch.autograd.grad(logits.sum(), value, retain_graph=True, allow_unused=True)[0] is not None
 
-def _precedes(features: Tensor, logits: Tensor) -> bool:
-    if not (features.requires_grad and logits.requires_grad):
-        return False
-    return torch.autograd.grad(logits.sum(), features, retain_graph=True, allow_unused=True)[0] is not None
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
+    return [value for value in values if isinstance(value, Tensor) and value is not logits and not precedes(value)]

@@ -23,10 +23,6 @@ def unwrap(model: M) -> M:
     """Return the model inside torch.compile, DataParallel, DistributedDataParallel or AveragedModel.
 
     An ensemble is also taken out of any module that holds it as `module`, as timm's averages and Fabric do.
-
-    >>> model = nn.Linear(2, 2)
-    >>> unwrap(torch.compile(nn.DataParallel(model))) is model
-    True
     """
     while True:
         if isinstance(model, WRAPPERS) or isinstance(getattr(model, "module", None), Ensemble):
@@ -38,7 +34,7 @@ def unwrap(model: M) -> M:
 
 
 def unwrap_ensemble(net: nn.Module) -> Ensemble:
-    """Return the network with M members inside what was given."""
+    """Return the network with M members inside."""
     net = unwrap(net)
     if not isinstance(net, Ensemble):
         raise UserError(f"a {type(net).__name__} has no members; give it to mixmo.wrap first")
@@ -46,7 +42,6 @@ def unwrap_ensemble(net: nn.Module) -> Ensemble:
 
 
 def copy_model(model: M) -> M:
-    """Return a deep copy."""
     try:
         return copy.deepcopy(model)
     except Exception as error:  # whatever a model holds: locks, files, tensors of a graph
@@ -54,7 +49,6 @@ def copy_model(model: M) -> M:
 
 
 def check_model(model: object) -> None:
-    """Raise a UserError for what cannot be wrapped."""
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
     if isinstance(model, Ensemble) and model.answers > 1:
@@ -67,7 +61,6 @@ def check_model(model: object) -> None:
 
 
 def _problem(layer: nn.Module) -> str | None:
-    """Return why a layer cannot be copied and trained."""
     if isinstance(layer, torch.jit.ScriptModule):
         return "is of torch.jit; wrap the model that it was made from"
     if type(layer).__module__.startswith(QUANTISED) and type(layer).__name__ != FLOAT:

@@ -30,10 +30,8 @@ def wrap(
 
     Pretrained weights are kept: before training, every head predicts exactly as the model does. The stems are W / M,
     with channels stronger in one and weaker in the others, from which the members can become diverse; the heads are
-    copies.
-
-    The stem (first convolution or patch embedding) and the head (last layer with K outputs) are found by running the
-    model on two random images.
+    copies. The stem (first convolution or patch embedding) and the head (last layer with K outputs) are found by
+    running the model on two random images.
 
     Args:
         model: A classifier, images (N, C, H, W) to logits (N, K): of timm, torchvision, transformers or your own. It is
@@ -50,13 +48,15 @@ def wrap(
     Raises:
         UserError: If the model is no classifier, or its stem or head is not found.
 
-    >>> own = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
-    >>> net = wrap(own, members=2)
-    >>> net.stems, net.heads, net.each(torch.zeros(4, 3, 32, 32)).shape
-    (('0',), ('4',), torch.Size([2, 4, 10]))
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    >>> wrap(model, members=2).each(torch.zeros(4, 3, 32, 32)).shape
+    torch.Size([2, 4, 10])
     """
     model = unwrap(model)
-    _check_arguments(model, members, size, diversity)
+    check_model(model)
+    check_whole("members", members)
+    check_size(size)
+    check_diversity(diversity)
     backbone = copy_model(model)
     with frozen(backbone):
         trial = run_trial(backbone, size)
@@ -90,21 +90,12 @@ def wrap(
     raise UserError(f"with {found_layers} the members do not predict as the model does; name others by stem= and head=")
 
 
-def _check_arguments(model: object, members: int, size: Size | None, diversity: float) -> None:
-    check_model(model)
-    check_whole("members", members)
-    check_size(size)
-    check_diversity(diversity)
-
-
-def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    return (given,) if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
+def _names(given: str | Sequence[str] | None) -> Sequence[str] | None:
+    return given if given is None or isinstance(given, tuple | list) else [given]  # type: ignore[list-item]
 
 
 def _encoders(layer: nn.Module, stem: Stem, members: int, diversity: float) -> Encoders:
-    """Return M stems that start as the given one: shared out where that is linear in its weights, else averaged."""
+    """Return M stems that start as the given one, shared out where that is linear in its weights."""
     one, other = split(layer)
     with frozen(layer, one, other), torch.no_grad():
         linear = close(one(stem.input) + other(stem.input), layer(stem.input))

@@ -28,7 +28,7 @@ class Wrapped(Ensemble):
         stride: Image pixels per position of the mixed features, for `mixmo.Mixer(stride=...)`.
         size: (C, H, W) of an image that the backbone takes.
         stems: Names of the stems within the backbone.
-        heads: Names of the heads within the backbone.
+        heads: Names of the heads.
         direct: For each stem, whether it reads the image itself or what the backbone computes from it.
         about: How images are prepared, class names and scores, where known.
     """
@@ -47,8 +47,7 @@ class Wrapped(Ensemble):
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.members = members
-        self.answers = members
+        self.members = self.answers = members
         self.classes = classes
         self.stride = stride
         self.size = size
@@ -63,11 +62,7 @@ class Wrapped(Ensemble):
     def read(
         self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
     ) -> Tensor:
-        """Return the logits of every head (heads, N, K) for M images per sample.
-
-        The first image takes the backbone's own path to the stem, the others join it there. They are mixed by
-        `coefficients` in training, and summed without.
-        """
+        """See `Ensemble.read`. The first image takes the backbone's own path to the stem, the others join it there."""
         if feature_mixing is not None:
             raise UserError("a wrapped backbone has no stages to mix features in; use a network of mixmo.create")
         self.check_count(images_MNCHW)
@@ -91,7 +86,7 @@ class Wrapped(Ensemble):
         try:
             functional_call(self.backbone, given, (image_NCHW,), tie_weights=False)
         except Reached as reached:
-            return reached.image
+            return reached.args[0]  # type: ignore[no-any-return]
         raise UserError(f"the backbone does not call its stem '{stem}' by this name; name another by stem=")
 
     def encoders_at(self, stem: str) -> Encoders:
@@ -99,7 +94,6 @@ class Wrapped(Ensemble):
         return self._layers(stem, Encoders)
 
     def heads_at(self, head: str) -> Heads:
-        """Return the M layers of a head."""
         return self._layers(head, Heads)
 
     def _layers(self, name: str, kind: type[C]) -> C:
@@ -109,8 +103,8 @@ class Wrapped(Ensemble):
         except AttributeError:
             layer = None
         if not isinstance(layer, kind):
-            now = "was removed" if layer is None else f"became a {type(layer).__name__}"
-            raise UserError(f"'{name}' {now} after mixmo.wrap; change the model first, or its classes by mixmo.convert")
+            now = f"was removed, or became a {type(layer).__name__}, after mixmo.wrap"
+            raise UserError(f"'{name}' {now}; change the model first, or its classes by mixmo.convert")
         return layer
 
     def _by_head(self, output: Any, samples: int) -> Tensor:
