@@ -4,10 +4,9 @@ tiny-imagenet-200/wnids.txt, words.txt, train/WNID/images/*.JPEG, val/val_annota
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
-from mixmo.data.catalog import DATASETS, check_exists, remedy
+from mixmo.data.catalog import DATASETS, existing, remedy
 from mixmo.data.decode import Sample
 from mixmo.data.folder import in_class_folders, listed_split
 from mixmo.data.types import Dataset
@@ -28,9 +27,8 @@ def tiny_imagenet(root: Path, train: bool = True) -> Dataset:
 
 
 def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -> Dataset:
-    """Read the data set below `root`, which must have so many train and test images per class; with 0, none is read."""
-    folder = root / FOLDER
-    check_exists(folder, "tiny-imagenet", root)
+    """Read the data set below `root`, which must have so many images per class; with 0, none is read."""
+    folder = existing(FOLDER, "tiny-imagenet", root)
     again = f"delete {folder}, and {remedy('tiny-imagenet', root)}"
     wnids = sorted(_lines(folder / "wnids.txt", again))
     words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt", again) if "\t" in line)
@@ -40,8 +38,12 @@ def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -
         for line in _lines(folder / "val" / "val_annotations.txt", again)
         if len(fields := line.split("\t")) > 1  # file, WordNet id, bounding box
     ]
-    _check_counts(train, wnids, train_each, folder / "train", again)
-    _check_counts(test, wnids, test_each, folder / "val" / "val_annotations.txt", again)
+    for where, samples, each in (("train", train, train_each), ("val/val_annotations.txt", test, test_each)):
+        counts = Counter(sample.label for sample in samples)
+        for wnid in [*wnids, *counts]:
+            if counts[wnid] != (expected := each if wnid in wnids else 0):
+                found = f"{counts[wnid]} images of class {wnid} instead of {expected}"
+                raise UserError(f"{folder / where} has {found}; {again}")
     return Dataset(
         name="tiny-imagenet",
         train=listed_split(folder, "train", train, wnids, SIZE),
@@ -50,14 +52,6 @@ def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),
     )
-
-
-def _check_counts(samples: Sequence[Sample], wnids: Sequence[str], each: int, where: Path, again: str) -> None:
-    counts = Counter(sample.label for sample in samples)
-    for wnid in [*wnids, *counts]:
-        expected = each if wnid in wnids else 0
-        if counts[wnid] != expected:
-            raise UserError(f"{where} has {counts[wnid]} images of class {wnid} instead of {expected}; {again}")
 
 
 def _lines(path: Path, again: str) -> list[str]:
