@@ -49,8 +49,9 @@ def hash_lines(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 def check_lines(log: Path, found: Mapping[int, str], expected: Mapping[int, str]) -> None:
     """Raise an error if lines differ from the checksums in a checkpoint; lines may be missing."""
     if changed := [str(epoch) for epoch, line_hash in found.items() if line_hash != expected.get(epoch)]:
-        damage = f"these lines, by epoch, are damaged, edited or of another run: {', '.join(changed[:3])}"
-        raise UserError(f"{log} is not as it was written; {damage}; restore it from a copy, or remove these lines")
+        epochs = f"epoch{'s' if len(changed) > 1 else ''} {', '.join(changed[:3])}"
+        damage = f"its lines of {epochs} are damaged, edited or of another run"
+        raise UserError(f"{log} is not as it was written: {damage}; restore it from a copy, or remove these lines")
 
 
 def sha256(file: Path) -> str:
