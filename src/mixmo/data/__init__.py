@@ -75,8 +75,12 @@ def place(
                 continue
             left -= images.nbytes
             images, labels = images.decoded()
-            if split is dataset.train and (empty := set(range(len(dataset.classes))) - set(labels.tolist())):
-                names = ", ".join(dataset.classes[label] for label in sorted(empty))
-                raise UserError(f"{dataset.name}: no training image can be read of class {names}; replace the files")
+            empty = [
+                dataset.classes[label] for label in sorted(set(range(len(dataset.classes))) - set(labels.tolist()))
+            ]
+            if empty and split is dataset.train:
+                raise UserError(
+                    f"{dataset.name}: no training image of class {', '.join(empty)} can be read; replace them"
+                )
         placed.append(Split(images.to(device), labels.to(device)))
     return dataset._replace(train=placed[0] if train else dataset.train, test=placed[-1])

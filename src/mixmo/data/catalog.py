@@ -35,9 +35,9 @@ def remedy(name: str, root: Path) -> str:
     return f"`mixmo data get {name} --to {root}` downloads it"
 
 
-def existing(folder: str, name: str, root: Path) -> Path:
-    """Return the folder of data set `name` in the data directory `root`; raise an error if there is none."""
-    path = root / folder
+def existing(file: str, name: str, root: Path) -> Path:
+    """Return a file or folder of data set `name` in the data directory `root`; raise an error if there is none."""
+    path = root / file
     if not path.exists():
         raise UserError(f"data set '{name}' needs {path}, which does not exist; {remedy(name, root)}, or give --data")
     return path

@@ -33,7 +33,6 @@ class Layout(NamedTuple):
     meta: dict[str, str]
     label_key: str
     class_key: str
-    classes: int
     train_images: int
     test_images: int
     contents: dict[str, str]
@@ -57,7 +56,6 @@ CIFAR10 = Layout(
     meta={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
     label_key="labels",
     class_key="label_names",
-    classes=10,
     train_images=50_000,
     test_images=10_000,
     contents={
@@ -78,7 +76,6 @@ CIFAR100 = Layout(
     meta={"meta": "7973b15100ade9c7d40fb424638fde48"},
     label_key="fine_labels",
     class_key="fine_label_names",
-    classes=100,
     train_images=50_000,
     test_images=10_000,
     contents={

@@ -53,9 +53,7 @@ def corrupted(folder: Path) -> list[Cell]:
     paths = [path for path in sorted(folder.glob("*.npy")) if path.name != "labels.npy"]
     same = count and labels.dtype.kind in "iu" and np.array_equal(labels, np.tile(labels[:count], repeats))
     if not same or not paths:
-        raise UserError(
-            f"{folder}/labels.npy must repeat the labels {repeats} times, beside a CORRUPTION.npy; {REMEDY}"
-        )
+        raise UserError(f"{folder}/labels.npy must hold labels {repeats} times, beside a CORRUPTION.npy; {REMEDY}")
     labels_N = torch.from_numpy(labels[:count].astype(np.int64))
     for path in paths:
         images = _open(path)

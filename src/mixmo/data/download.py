@@ -85,7 +85,7 @@ def get(name: str, to: Path) -> Path:
     folder = to / source.folder
     if folder.exists():
         if faults := check(name, to).faults:
-            raise UserError(f"{folder} exists already and is damaged: {faults[0]}")
+            raise UserError(f"{folder} exists already and is damaged; delete it to download it again: {faults[0]}")
         return folder
     busy = f"another process is downloading {name} into {to}; wait until it has ended"
     with write_errors(folder):

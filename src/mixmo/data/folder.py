@@ -67,9 +67,7 @@ def parse(name: str, root: Path) -> tuple[Path, int, float]:
     """
     match = re.fullmatch(rf"{PREFIX}(?P<path>.+?)(@(?P<size>\d{{1,9}}))?(\?val=(?P<val>0?\.\d+))?", name)
     if match is None or not SMALLEST <= (size := int(match["size"] or SIZE)) <= LARGEST:
-        raise UserError(
-            f"data set '{name}': write folder:PATH, or folder:PATH@SIZE with {SMALLEST} to {LARGEST} pixels"
-        )
+        raise UserError(f"data set '{name}': write folder:PATH or folder:PATH@SIZE, of {SMALLEST} to {LARGEST} pixels")
     path = locate(match["path"], root)
     if not path.is_dir():
         raise UserError(f"data set '{name}': no such folder in {Path.cwd()} or in the data directory {root}")

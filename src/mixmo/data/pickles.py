@@ -27,10 +27,8 @@ def read(path: Path, remedy: str) -> dict[str, object]:
             thing = _Restricted(file, encoding="bytes").load()
             if not isinstance(thing, dict) or file.read(1):
                 raise ValueError("no dict, or bytes that follow it")
-    except _ForbiddenError as error:
-        raise UserError(f"{path} is a pickle that calls '{error}', and was not read; {remedy}") from None
     except Exception as error:  # a damaged pickle is a damaged program and can raise nearly anything
-        raise UserError(f"{path} is missing, truncated or damaged ({first_line(error)}); {remedy}") from None
+        raise UserError(f"{path} is missing, truncated, damaged or unsafe ({first_line(error)}); {remedy}") from None
     return {text(key): value.array if isinstance(value, _Array) else value for key, value in thing.items()}
 
 

@@ -155,9 +155,7 @@ class Files:
                     replaced += 1
                     break
         if wanted and len(failed) - replaced == wanted:
-            raise UserError(
-                f"{self.root}: no image of a batch can be read, nor others of their classes; check the disk"
-            )
+            raise UserError(f"{self.root}: no image of a batch, nor another of its class, can be read; check the disk")
 
     def _ahead(self, pools: Iterator[Split]) -> Generator[Split]:
         """Yield the batches on the device; to a GPU, the next one is copied during the computation.

@@ -13,7 +13,7 @@ from mixmo._version import __version__
 from mixmo.data.corrupted import COMMON, EXTRA, LEVELS
 from mixmo.data.corruptions import SEVERITIES, corrupt
 from mixmo.storage.files import staging_folder
-from mixmo.utils.errors import UserError, check_whole, unknown
+from mixmo.utils.errors import UserError, unknown
 from mixmo.utils.progress import track
 from mixmo.utils.rng import seed_of
 
@@ -34,14 +34,13 @@ def write_style(
     Every image's draws come from the seed, the corruption, the severity and its place, on the CPU: the files differ
     between devices by rounding only, and a severity is the same whichever others are written.
     """
-    check_whole("seed", seed, 0)
     if name not in STYLES:
         raise unknown("data set to corrupt", name, STYLES)
     folder, chosen = to / STYLES[name], sorted(set(severities))
     if folder.exists():
         raise UserError(f"{folder} exists already and is not overwritten; remove it, or give another folder")
-    if not chosen or not set(chosen) <= set(SEVERITIES):
-        raise UserError(f"severities = {chosen}; give some of 1, 2, 3, 4, 5")
+    if not chosen or not set(chosen) <= set(SEVERITIES) or seed < 0:
+        raise UserError(f"severities = {chosen}, seed = {seed}; give some of 1, 2, 3, 4, 5, and a seed of at least 0")
     test = data.load(name, root, train=False).test
     with staging_folder(folder) as temporary:
         fresh = temporary / folder.name
