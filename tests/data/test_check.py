@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mixmo.data import cifar, corrupted
-from mixmo.data.check import CIFARS, Findings, check
+from mixmo.data.check import Findings, check
 from mixmo.data.tiny_imagenet import FOLDER
 from mixmo.storage.checksums import md5
 from mixmo.utils.errors import UserError
@@ -61,14 +61,7 @@ def test_damaged_cifar_files_are_named(tmp_path: Path):
     faults = check("cifar10", tmp_path).faults
     assert len(faults) == 2
     assert "data_batch_1 is not the original file" in faults[0]
-    assert "data_batch_1 is truncated" in faults[1]
-
-
-def test_the_checksums_cover_every_file(tmp_path: Path):
-    for layout in CIFARS.values():
-        files = dict(cifar.checksums(tmp_path, layout))
-        assert len(files) == len(layout.train) + len(layout.test) + 1
-        assert all(len(digest) == 32 and int(digest, 16) for digest in files.values())
+    assert "data_batch_1 is missing, truncated" in faults[1]
 
 
 def test_tiny_imagenet_names_unreadable_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -72,9 +72,9 @@ def spoil(root: Path, name: str, content: str | None) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("wnids.txt", None, "wnids.txt is missing"),
-        ("words.txt", None, "words.txt is missing"),
-        ("val/val_annotations.txt", None, "val_annotations.txt is missing"),
+        ("wnids.txt", None, "wnids.txt, which does not exist"),
+        ("words.txt", None, "words.txt, which does not exist"),
+        ("val/val_annotations.txt", None, "val_annotations.txt, which does not exist"),
         ("val/val_annotations.txt", "val_0.JPEG\tn02\nval_1.JPEG\n", "val_annotations.txt has 0 images of class n01"),
         ("val/val_annotations.txt", "val_0.JPEG\tn02\n", "val_annotations.txt has 0 images of class n01 instead of 1"),
         ("train/n10/images/n10_1.JPEG", None, "train has 1 images of class n10 instead of 2"),

@@ -1,11 +1,12 @@
 """One file per data set: a name -> two splits of uint8 images and int64 labels, on the device or streamed to it."""
 
+import inspect
 import os
 
 import torch
 
 from mixmo.data import cifar, digits, folder, tiny_imagenet  # noqa: F401  importing a reader registers it
-from mixmo.data.catalog import DATASETS, data_directory, read
+from mixmo.data.catalog import DATASETS, data_directory
 from mixmo.data.decode import default_workers
 from mixmo.data.stream import Files, room
 from mixmo.data.types import Dataset, Split
@@ -33,27 +34,24 @@ def load(
         name: One of `DATASETS`, or `folder:PATH@SIZE` for a folder of images (data/folder.py).
         root: Data directory; by default $MIXMO_DATA, or else `data`.
         device: Where images and labels go.
-        stream: Whether image files are read while training instead of decoded into memory; by default if they take
-            more than half of the free memory.
+        stream: Whether image files are read while training; by default if they take over half of the free memory.
         workers: Processes that decode a stream; by default one per core.
         val: Share of each class held out as the test set, for a folder without val/ and test/. The split depends on
             the names of the files only, so that runs of several seeds share a test set.
         train: Whether the training images are needed. If not, they are not decoded, or not even read.
 
-    Returns:
-        Dataset: The training and the test split, the names of the classes and the normalisation.
-
     Raises:
         UserError: If the name is unknown, files are missing or damaged, or there is no test set.
     """
-    if not 0 <= val < 1:
-        raise UserError(f"val = {val}; give a share of the images from 0 up to, but not including, 1")
-    if name.startswith(folder.PREFIX):
-        dataset = folder.read(name, data_directory(root), val)
-    elif val:
-        raise UserError(f"val = {val} is for folder:PATH only; {name} has a test set: leave it out")
+    in_folder, directory = name.startswith(folder.PREFIX), data_directory(root)
+    if not 0 <= val < 1 or (val and not in_folder):
+        raise UserError(f"{name} with val = {val}: val is for folder:PATH only, a share of at least 0 and less than 1")
+    if in_folder:
+        dataset = folder.read(name, directory, val)
     else:
-        dataset = read(name, data_directory(root), train)
+        reader = DATASETS[name]
+        options = {"train": train} if "train" in inspect.signature(reader).parameters else {}
+        dataset = reader(directory, **options)._replace(name=name)
     return place(dataset, device, stream, workers, train)
 
 
@@ -77,14 +75,12 @@ def place(
                 continue
             left -= images.nbytes
             images, labels = images.decoded()
-            if split is dataset.train:
-                _check_classes(dataset, labels)
+            empty = [
+                dataset.classes[label] for label in sorted(set(range(len(dataset.classes))) - set(labels.tolist()))
+            ]
+            if empty and split is dataset.train:
+                raise UserError(
+                    f"{dataset.name}: no training image of class {', '.join(empty)} can be read; replace them"
+                )
         placed.append(Split(images.to(device), labels.to(device)))
     return dataset._replace(train=placed[0] if train else dataset.train, test=placed[-1])
-
-
-def _check_classes(dataset: Dataset, labels: torch.Tensor) -> None:
-    counts = torch.bincount(labels, minlength=len(dataset.classes)).tolist()
-    empty = [label for label, count in zip(dataset.classes, counts, strict=True) if not count]
-    if empty:
-        raise UserError(f"{dataset.name}: no training image can be read of class {', '.join(empty)}; replace the files")

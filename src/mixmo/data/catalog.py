@@ -1,6 +1,5 @@
 """The data sets by name, the data directory, and the command that gets missing files."""
 
-import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,22 +8,13 @@ from mixmo.data.types import Dataset
 from mixmo.utils.errors import UserError, check_path
 from mixmo.utils.registry import Registry
 
-Reader = Callable[..., Dataset]
-
-DATASETS: Registry[Reader] = Registry("data set")
+DATASETS: Registry[Callable[..., Dataset]] = Registry("data set")
 """Readers of data sets by name.
 
 `@DATASETS.add("NAME")` registers your own: a function of the data directory, a Path, that returns a `Dataset` on the
 CPU. The first line of its docstring is shown by `mixmo list datasets`. If it has a parameter `train`, this is False
 where only the test images are needed; the training split may then be empty.
 """
-
-
-def read(name: str, root: Path, train: bool) -> Dataset:
-    """Read the registered data set `name`."""
-    reader = DATASETS[name]
-    options = {"train": train} if "train" in inspect.signature(reader).parameters else {}
-    return reader(root, **options)._replace(name=name)
 
 
 def data_directory(root: str | os.PathLike[str] | None) -> Path:
@@ -45,7 +35,9 @@ def remedy(name: str, root: Path) -> str:
     return f"`mixmo data get {name} --to {root}` downloads it"
 
 
-def check_exists(path: Path, name: str, root: Path) -> None:
-    """Check that data set `name` has its file or folder `path` in the data directory `root`."""
+def existing(file: str, name: str, root: Path) -> Path:
+    """Return a file or folder of data set `name` in the data directory `root`; raise an error if there is none."""
+    path = root / file
     if not path.exists():
         raise UserError(f"data set '{name}' needs {path}, which does not exist; {remedy(name, root)}, or give --data")
+    return path

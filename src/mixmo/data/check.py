@@ -2,13 +2,12 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from mixmo.data import DATASETS, cifar, corrupted, load, tiny_imagenet
 from mixmo.data import folder as folders
-from mixmo.data.catalog import check_exists, remedy
+from mixmo.data.catalog import existing, remedy
 from mixmo.data.decode import SkippedImages, unreadable
 from mixmo.data.stream import Files
 from mixmo.storage.checksums import md5
@@ -39,43 +38,27 @@ def held(root: Path) -> list[str]:
 
 
 def check(name: str, root: Path) -> Findings:
-    """Check a data set on disk; every image is read.
-
-    Args:
-        name: One of `DATASETS` or `CORRUPTED`, or `folder:PATH@SIZE`.
-        root: Data directory.
-
-    Returns:
-        Findings: A summary (for a folder, the images per class), and the faults that were found.
-
-    Raises:
-        UserError: If the name is unknown.
-    """
+    """Check one of `DATASETS` or `CORRUPTED`, or `folder:PATH@SIZE`; every image is read."""
     if name.startswith(folders.PREFIX):
         return _folder(name, root)
     if name in CORRUPTED:
         return _corrupted(name, root)
     if name not in DATASETS:
         raise unknown("data set", name, [*DATASETS, *CORRUPTED])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = _registered(name, root)
-    skipped = [str(warning.message) for warning in caught if issubclass(warning.category, SkippedImages)]
-    return Findings(found.summary, found.faults + skipped)
-
-
-def _registered(name: str, root: Path) -> Findings:
     layout = CIFARS.get(name)
-    faults = list(_altered(layout, root)) if layout else []
+    faults = _altered(layout, root) if layout else []
     try:
-        dataset = load(name, root)
-        for split in (dataset.train, dataset.test):
-            if isinstance(split.images, Files):  # more than fits in memory
-                with Work(f"decoding {split.images.name} in {split.images.root}", len(split.labels)) as work:
-                    for batch in split.batches(256):
-                        work.advance(len(batch.labels))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            dataset = load(name, root)
+            for split in (dataset.train, dataset.test):
+                if isinstance(split.images, Files):  # more than fits in memory
+                    with Work(f"decoding {split.images.name} in {split.images.root}", len(split.labels)) as work:
+                        for batch in split.batches(256):
+                            work.advance(len(batch.labels))
     except UserError as error:
         return Findings("", [*faults, str(error)])
+    faults += [str(warning.message) for warning in caught if issubclass(warning.category, SkippedImages)]
     train, test = (f"{len(split.labels):,}" for split in (dataset.train, dataset.test))
     size = "x".join(str(side) for side in dataset.train.images.shape[1:])
     original = ", every file as published" if layout and not faults else ""
@@ -83,13 +66,14 @@ def _registered(name: str, root: Path) -> Findings:
     return Findings(text, faults)
 
 
-def _altered(layout: cifar.Layout, root: Path) -> Iterator[str]:
-    for path, original in cifar.checksums(root, layout):
-        if path.is_file() and (found := md5(path)) != original:
-            yield (
-                f"{path} is not the original file (its md5 is {found} and should be {original}); for the original, "
-                f"delete {path.parent}, and {remedy(layout.name, root)}"
-            )
+def _altered(layout: cifar.Layout, root: Path) -> list[str]:
+    folder = root / layout.folder
+    again = f"delete {folder}, and {remedy(layout.name, root)}"
+    return [
+        f"{folder / name} is not the original file (its md5 is {found} and should be {original}); {again}"
+        for name, original in layout.md5.items()
+        if (folder / name).is_file() and (found := md5(folder / name)) != original
+    ]
 
 
 def _folder(name: str, root: Path) -> Findings:
@@ -126,11 +110,10 @@ def _folder(name: str, root: Path) -> Findings:
 
 
 def _corrupted(name: str, root: Path) -> Findings:
-    folder, faults = root / CORRUPTED[name], []
-    expected = {*corrupted.COMMON, *corrupted.EXTRA}
-    again = f"delete {folder}, and {remedy(name, root)}"
+    expected, faults = {*corrupted.COMMON, *corrupted.EXTRA}, list[str]()
     try:
-        check_exists(folder, name, root)
+        folder = existing(CORRUPTED[name], name, root)
+        again = f"delete {folder}, and {remedy(name, root)}"
         found = {path.stem for path in folder.glob("*.npy")} - {"labels"}
         faults += [f"{folder / missing}.npy is missing; {again}" for missing in sorted(expected - found)]
         faults += [f"{folder / other}.npy is no known corruption; remove it" for other in sorted(found - expected)]

@@ -1,7 +1,6 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the folders of Python pickles in which they are distributed."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 
 from mixmo.data import pickles
-from mixmo.data.catalog import DATASETS, check_exists, remedy
+from mixmo.data.catalog import DATASETS, existing, remedy
 from mixmo.data.types import Dataset, Split
 from mixmo.storage.checksums import md5
 from mixmo.utils.errors import UserError, first_line
@@ -34,10 +33,13 @@ class Layout(NamedTuple):
     meta: dict[str, str]
     label_key: str
     class_key: str
-    classes: int
     train_images: int
     test_images: int
     contents: dict[str, str]
+
+    @property
+    def md5(self) -> dict[str, str]:
+        return self.train | self.test | self.meta
 
 
 CIFAR10 = Layout(
@@ -54,7 +56,6 @@ CIFAR10 = Layout(
     meta={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
     label_key="labels",
     class_key="label_names",
-    classes=10,
     train_images=50_000,
     test_images=10_000,
     contents={
@@ -75,7 +76,6 @@ CIFAR100 = Layout(
     meta={"meta": "7973b15100ade9c7d40fb424638fde48"},
     label_key="fine_labels",
     class_key="fine_label_names",
-    classes=100,
     train_images=50_000,
     test_images=10_000,
     contents={
@@ -99,14 +99,10 @@ def cifar100(root: Path, train: bool = True) -> Dataset:
 
 
 def read(root: Path, layout: Layout, train: bool = True) -> Dataset:
-    """Read the data set below `root`, and check what the files hold by its checksums.
-
-    Copies with the original pixels that were pickled anew are common, and as good.
-    """
+    """Read the data set below `root`; copies with the original pixels that were pickled anew are as good."""
     if not train:
         layout = layout._replace(train={}, train_images=0)
-    folder = root / layout.folder
-    check_exists(folder, layout.name, root)
+    folder = existing(layout.folder, layout.name, root)
     again = f"delete {folder}, and {remedy(layout.name, root)}"
     return Dataset(
         name=layout.name,
@@ -116,12 +112,6 @@ def read(root: Path, layout: Layout, train: bool = True) -> Dataset:
         mean=MEAN,
         std=STD,
     )
-
-
-def checksums(root: Path, layout: Layout) -> Iterator[tuple[Path, str]]:
-    """Yield every file of the layout below `root`, with the md5 of the original one."""
-    for name, original in (layout.train | layout.test | layout.meta).items():
-        yield root / layout.folder / name, original
 
 
 def _split(paths: list[Path], count: int, layout: Layout, again: str) -> Split:
@@ -151,7 +141,6 @@ def _class_names(path: Path, layout: Layout, again: str) -> tuple[str, ...]:
 def _check_contents(path: Path, content: bytes, layout: Layout, again: str) -> None:
     """Check that a file has the published pixels and labels, or is byte for byte the published file."""
     expected = layout.contents.get(path.name)
-    if expected is None or hashlib.sha256(content).hexdigest() == expected:
-        return
-    if md5(path) != (layout.train | layout.test | layout.meta)[path.name]:
+    same = expected is None or hashlib.sha256(content).hexdigest() == expected
+    if not same and md5(path) != layout.md5[path.name]:
         raise UserError(f"{path} does not hold what was published, by its checksum; {again}")

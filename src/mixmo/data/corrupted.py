@@ -10,11 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mixmo.data.npy import mapped
 from mixmo.data.types import Split
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, first_line
 
-SEVERITIES = (1, 2, 3, 4, 5)
+SEVERITIES: tuple[int, ...] = (1, 2, 3, 4, 5)
 LEVELS = "severities.txt"
 TEST_IMAGES = 10_000  # of the published sets; the reader takes any number
 SHAPE = (32, 32, 3)
@@ -45,54 +44,29 @@ class Cell(NamedTuple):
 
 
 def corrupted(folder: Path) -> list[Cell]:
-    """List every corruption in `folder`, by name, at every severity in turn.
-
-    Args:
-        folder: CIFAR-10-C, CIFAR-100-C, or what `mixmo data corrupt` wrote.
-
-    Returns:
-        list[Cell]: Corruption, severity, images and labels; the images are read when they are used.
-
-    Raises:
-        UserError: If a file is missing or damaged; all are checked at once, not after an hour of scoring.
-    """
-    severities = _severities(folder)
+    """List every corruption in `folder`, by name, at every severity in turn; all files are checked, none is read."""
+    severities = SEVERITIES
+    if (folder / LEVELS).is_file():
+        severities = tuple(int(word) for word in (folder / LEVELS).read_text().split())
     labels = _open(folder / "labels.npy")
-    count, repeats = len(labels) // len(severities), len(severities)
-    if labels.dtype.kind not in "iu" or not count or not np.array_equal(labels, np.tile(labels[:count], repeats)):
-        raise UserError(f"{folder / 'labels.npy'} must hold the same labels for {repeats} severities; {REMEDY}")
+    count, repeats, shape = len(labels) // len(severities), len(severities), (len(labels), *SHAPE)
+    paths = [path for path in sorted(folder.glob("*.npy")) if path.name != "labels.npy"]
+    same = count and labels.dtype.kind in "iu" and np.array_equal(labels, np.tile(labels[:count], repeats))
+    if not same or not paths:
+        raise UserError(f"{folder}/labels.npy must hold labels {repeats} times, beside a CORRUPTION.npy; {REMEDY}")
     labels_N = torch.from_numpy(labels[:count].astype(np.int64))
+    for path in paths:
+        images = _open(path)
+        if images.dtype != np.uint8 or images.shape != shape:
+            raise UserError(f"{path} must hold uint8 {shape}, not {images.dtype} {images.shape}; {REMEDY}")
     return [
-        Cell(path.stem, severity, path, place, labels_N)
-        for path in _files(folder, len(labels))
-        for place, severity in enumerate(severities)
+        Cell(path.stem, severity, path, place, labels_N) for path in paths for place, severity in enumerate(severities)
     ]
 
 
-def _severities(folder: Path) -> tuple[int, ...]:
-    path = folder / LEVELS
-    if not path.is_file():
-        return SEVERITIES
-    words = path.read_text(errors="replace").split()
-    severities = tuple(severity for severity in SEVERITIES if str(severity) in words)
-    if not severities or [str(severity) for severity in severities] != words:
-        raise UserError(f"{path} must list the severities in the files, such as '1 3 5'; correct it")
-    return severities
-
-
-def _files(folder: Path, count: int) -> list[Path]:
-    paths = [path for path in sorted(folder.glob("*.npy")) if path.name != "labels.npy"]
-    if not paths:
-        raise UserError(f"{folder} has no .npy file of a corruption; {REMEDY}")
-    for path in paths:
-        images = _open(path)
-        if images.dtype != np.uint8 or images.shape != (count, *SHAPE):
-            raise UserError(f"{path} must hold uint8 {(count, *SHAPE)}, not {images.dtype} {images.shape}; {REMEDY}")
-    return paths
-
-
 def _open(path: Path) -> np.ndarray:
-    try:
-        return mapped(path)
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} is missing, truncated or not a .npy array ({error}); {REMEDY}") from None
+    try:  # copy-on-write, as torch needs writable memory
+        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+    except Exception as error:  # numpy reads the header as a piece of Python: a SyntaxError or nearly anything
+        raise UserError(f"{path} is missing, truncated or not a .npy array ({first_line(error)}); {REMEDY}") from None
+    return array

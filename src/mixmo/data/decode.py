@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mixmo.utils.errors import UserError, first_line
-from mixmo.utils.progress import Work
+from mixmo.utils.progress import Work, track
 
 CHUNK = 256  # samples handed to a thread at once
 NAMED = 5  # unreadable files named in the warning
@@ -39,10 +39,9 @@ class Decoded(NamedTuple):
 
 
 def decode(path: str, size: int) -> np.ndarray:
-    """Decode an image to RGB, resize its shorter side to `size` and crop the centre: uint8 (size, size, 3).
+    """Decode an image to upright RGB, resize its shorter side to `size` and crop the centre: uint8 (size, size, 3).
 
-    Sides are rounded as by torchvision's Resize and CenterCrop. The image is turned upright by its EXIF orientation.
-    Palettes, greys, 16-bit greys and CMYK become RGB; transparency is dropped. Raises whatever PIL does on a bad file.
+    Sides are rounded as by torchvision's Resize and CenterCrop. Raises whatever PIL does on a bad file.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
         raise ValueError("it is a folder, a pipe or a device")
@@ -52,23 +51,16 @@ def decode(path: str, size: int) -> np.ndarray:
         if "exif" in image.info:  # reading it costs a fifteenth of decoding a small JPEG
             with suppress(Exception):  # metadata can be damaged in any way; the pixels are not
                 ImageOps.exif_transpose(rgb, in_place=True)
-    rgb = _middle(rgb)
-    width, height = rgb.size
-    if (width, height) != (size, size):
-        shorter = min(width, height)
-        width, height = size * width // shorter, size * height // shorter
+    shorter = min(rgb.size)
+    if max(rgb.size) > LONGEST * shorter:
+        width, height = (min(side, LONGEST * shorter) for side in rgb.size)
+        left, top = (rgb.width - width) // 2, (rgb.height - height) // 2
+        rgb = rgb.crop((left, top, left + width, top + height))
+    if rgb.size != (size, size):
+        width, height = (size * side // shorter for side in rgb.size)
         left, top = round((width - size) / 2), round((height - size) / 2)
         rgb = rgb.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
     return np.asarray(rgb)
-
-
-def _middle(image: Image.Image) -> Image.Image:
-    longest = LONGEST * min(image.size)
-    width, height = (min(side, longest) for side in image.size)
-    if (width, height) == image.size:
-        return image
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return image.crop((left, top, left + width, top + height))
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -85,21 +77,16 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
-    """Decode every sample that can be read, in order, on all cores; `what` is the name of the set in the progress.
-
-    Threads, not processes: PIL releases the interpreter's lock, and threads start at once in any program.
-    """
+    """Decode every sample that can be read, in order, by threads: PIL releases the interpreter's lock."""
     images = np.empty((len(samples), size, size, 3), np.uint8)
     kept = np.zeros(len(samples), dtype=bool)
 
     def work(start: int) -> int:
         stop = min(start + CHUNK, len(samples))
         for index in range(start, stop):
-            try:
+            with suppress(Exception):  # PIL raises nearly anything on a damaged file; `report` names it
                 images[index] = decode(samples[index].path, size)
                 kept[index] = True
-            except Exception:  # PIL raises nearly anything on a damaged file; `report` names it
-                continue
         return stop - start
 
     pool = ThreadPoolExecutor(default_workers())
@@ -110,8 +97,8 @@ def decode_all(samples: Sequence[Sample], size: int, what: str) -> Decoded:
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C stops here and not after the last image
     positions = np.flatnonzero(kept)
-    if len(positions) < len(samples):
-        for target, source in enumerate(positions):  # in place: a second array might not fit
+    for target, source in enumerate(positions):  # in place: a second array might not fit
+        if target < source:
             images[target] = images[source]
     return Decoded(images[: len(positions)], positions)
 
@@ -143,10 +130,9 @@ def unreadable(samples: Sequence[Sample], size: int, what: str) -> dict[str, str
             return first_line(error)
         return None
 
-    with ThreadPoolExecutor(default_workers()) as pool, Work(f"decoding {what}", len(samples)) as work:
-        found = {}
-        for sample, reason in zip(samples, pool.map(fault, samples), strict=True):
-            work.advance()
+    found = {}
+    with ThreadPoolExecutor(default_workers()) as pool:
+        for sample, reason in zip(track(samples, f"decoding {what}"), pool.map(fault, samples), strict=True):
             if reason is not None:
                 found[sample.path] = reason
     return found

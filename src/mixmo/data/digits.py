@@ -30,15 +30,12 @@ def digits(root: Path) -> Dataset:
     by_class = np.argsort(labels, kind="stable")
     held_out = np.zeros(len(labels), dtype=bool)
     held_out[by_class[::5]] = True
+    images_D, labels_D = torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
     return Dataset(
         name="digits",
-        train=_split(images[~held_out], labels[~held_out]),
-        test=_split(images[held_out], labels[held_out]),
+        train=Split(images_D[~held_out], labels_D[~held_out]),
+        test=Split(images_D[held_out], labels_D[held_out]),
         classes=tuple("0123456789"),
         mean=(0.3058,),
         std=(0.3761,),
     )
-
-
-def _split(images: np.ndarray, labels: np.ndarray) -> Split:
-    return Split(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))

@@ -2,24 +2,23 @@
 
 import http.client
 import os
-import time
+import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from mixmo.data.check import check
 from mixmo.data.extract import unpack
 from mixmo.storage.checksums import md5
-from mixmo.storage.files import file_lock
+from mixmo.storage.files import file_lock, write_errors
 from mixmo.utils.errors import UserError, first_line, unknown
 from mixmo.utils.progress import Bytes, Work
 
 TRIES = 4  # connections; each resumes where the last one broke
-TIMEOUT = 30.0  # seconds without a byte, or with fewer than SLOWEST
-SLOWEST = 1 << 16  # bytes
+TIMEOUT = 30.0  # seconds without a byte
 BLOCK = 1 << 20
+BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
 
 
 class Source(NamedTuple):
@@ -75,71 +74,44 @@ SOURCES = {
 }
 
 
-class _BrokenError(Exception):
-    """A connection that broke, or is too slow ever to end."""
-
-
 def get(name: str, to: Path) -> Path:
-    """Download a data set and unpack it, unless it is there already.
+    """Download a data set of `SOURCES` and unpack it, unless it is there already; return its folder.
 
     An archive that was put into `to` by hand is used instead, and kept.
-
-    Args:
-        name: cifar10, cifar100, tiny-imagenet, cifar10-c or cifar100-c.
-        to: Data directory.
-
-    Returns:
-        Path: The folder of the data set.
-
-    Raises:
-        UserError: If the name is unknown, the site cannot be reached, the archive is damaged or the disk is full.
     """
     if name not in SOURCES:
         raise unknown("data set to download", name, SOURCES)
     source = SOURCES[name]
     folder = to / source.folder
     if folder.exists():
-        faults = check(name, to).faults
-        if faults:
-            raise UserError(f"{folder} exists already and is damaged: {faults[0]}")
+        if faults := check(name, to).faults:
+            raise UserError(f"{folder} exists already and is damaged; delete it to download it again: {faults[0]}")
         return folder
     busy = f"another process is downloading {name} into {to}; wait until it has ended"
-    try:
+    with write_errors(folder):
         to.mkdir(parents=True, exist_ok=True)
         with file_lock(to / f".{source.archive}.lock", busy):
             if not folder.exists():  # the other process may have ended since
                 _get(source, to)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or to} cannot be written ({error.strerror or error}); check the disk"
-        ) from None
     return folder
 
 
 def _get(source: Source, to: Path) -> None:
     archive = to / source.archive
     by_hand = archive.exists()
-    if by_hand:
-        _check_md5(source, archive)
-    else:
-        part = archive.with_name(f"{archive.name}.part")
-        _download(source, part)
-        try:
-            _check_md5(source, part)
-        except UserError:
-            part.unlink()
-            raise
-        os.replace(part, archive)
+    file = archive if by_hand else to / f"{source.archive}.part"
+    if not by_hand:
+        _download(source, file)
+    with Work(f"verifying {source.archive}"):
+        found = md5(file)
+    if found != source.md5:
+        if not by_hand:
+            file.unlink()
+        raise UserError(f"{file} has the md5 {found} instead of {source.md5}; download it again from {source.url}")
+    os.replace(file, archive)
     unpack(archive, to / source.folder, source.members, source.size)
     if not by_hand:
         archive.unlink()
-
-
-def _check_md5(source: Source, archive: Path) -> None:
-    with Work(f"verifying {source.archive}"):
-        found = md5(archive)
-    if found != source.md5:
-        raise UserError(f"{archive} has the md5 {found} instead of {source.md5}; download it again from {source.url}")
 
 
 def _download(source: Source, part: Path) -> None:
@@ -160,49 +132,24 @@ def _attempt(source: Source, part: Path) -> bool:
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.URLError as error:
-        if not (isinstance(error, urllib.error.HTTPError) and error.code == 416 and start):
-            raise
-        complete = error.headers.get("Content-Range") == f"bytes */{start}"  # nothing is left to send
-        if not complete:
-            part.unlink()
-        return complete
-    except (http.client.HTTPException, OSError):
-        return False
-    with response:
-        resumed = response.status == 206 and (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-")
-        done = start if resumed else 0
-        total = None if response.length is None else done + response.length
-        try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            resumed = (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-")
+            done = start if resumed else 0
+            total = None if response.length is None else done + response.length
             with (
                 part.open("ab" if resumed else "wb") as file,
                 Bytes(f"downloading {source.archive}", total, done) as work,
             ):
-                for block in _blocks(response):
+                while block := response.read1(BLOCK):
                     file.write(block)
                     work.advance(len(block))
                     if file.tell() > source.size:
                         part.unlink()
                         raise UserError(f"{source.url} sent more than {source.size:,} bytes; it is another file")
-        except _BrokenError:
-            return False
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and start:  # nothing is left to send; the checksum will tell
+            return True
+        raise
+    except BROKEN:
+        return False
     return total in (None, part.stat().st_size)
-
-
-def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield the bytes as they come."""
-    until, came = time.monotonic() + TIMEOUT, 0
-    while True:
-        try:
-            block = response.read1(BLOCK)
-        except (http.client.HTTPException, OSError) as error:
-            raise _BrokenError from error
-        if not block:
-            return
-        yield block
-        came += len(block)
-        if time.monotonic() > until:
-            if came < SLOWEST:
-                raise _BrokenError
-            until, came = time.monotonic() + TIMEOUT, 0

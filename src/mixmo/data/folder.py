@@ -9,10 +9,9 @@ import csv
 import hashlib
 import os
 import re
-import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -29,20 +28,10 @@ PARTS = {"train": ("train",), "test": ("val", "test")}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Name(NamedTuple):
-    """The parts of a name `folder:PATH@SIZE` or `folder:PATH@SIZE?val=SHARE`."""
-
-    path: Path
-    size: int
-    val: float
-
-
 def read(name: str, root: Path, val: float = 0.0) -> Dataset:
     """Read the data set `folder:PATH@SIZE`: each image's shorter side is resized to SIZE and its centre cropped.
 
-    Without @SIZE it is 224. A relative PATH is below the working directory, or else below the data directory `root`.
-    With `val`, that share of each class is the test set: `split_by_class`. The data set's name then ends in
-    `?val=SHARE`, by which a saved network finds its test images again. Normalised by ImageNet's statistics.
+    With `val`, the data set's name ends in `?val=SHARE`, by which a saved network finds its test images again.
     """
     path, size, share = parse(name, root)
     val, kind = val or share, ""
@@ -57,7 +46,10 @@ def read(name: str, root: Path, val: float = 0.0) -> Dataset:
     else:
         train, test = parts["train"], parts["test"]
     classes = class_names(train)
-    _check_classes(path, classes, test)
+    if len(classes) < 2:
+        raise UserError(f"the training images in {path} are all of class '{classes[0]}'; there must be two or more")
+    if unknown := sorted({sample.label for sample in test} - set(classes)):
+        raise UserError(f"classes without a training image in {path}: {ascii(unknown[:5])[1:-1]}; add some")
     return Dataset(
         name=name,
         train=listed_split(path, f"train-{size}{kind}", train, classes, size),
@@ -68,19 +60,18 @@ def read(name: str, root: Path, val: float = 0.0) -> Dataset:
     )
 
 
-def parse(name: str, root: Path) -> Name:
-    """Split the name into the folder, which must exist, the size of the images and the share of the test set."""
+def parse(name: str, root: Path) -> tuple[Path, int, float]:
+    """Return the folder, which must exist, the size of the images and the share of the test set.
+
+    A relative path is below the working directory, or else below the data directory `root`.
+    """
     match = re.fullmatch(rf"{PREFIX}(?P<path>.+?)(@(?P<size>\d{{1,9}}))?(\?val=(?P<val>0?\.\d+))?", name)
-    if match is None:
-        raise UserError(f"data set '{name}' names no folder; write folder:PATH or folder:PATH@SIZE")
-    size, path = int(match["size"] or SIZE), locate(match["path"], root)
-    if not SMALLEST <= size <= LARGEST:
-        raise UserError(f"data set '{name}': give an image size of {SMALLEST} to {LARGEST} pixels")
+    if match is None or not SMALLEST <= (size := int(match["size"] or SIZE)) <= LARGEST:
+        raise UserError(f"data set '{name}': write folder:PATH or folder:PATH@SIZE, of {SMALLEST} to {LARGEST} pixels")
+    path = locate(match["path"], root)
     if not path.is_dir():
-        raise UserError(
-            f"data set '{name}': no such folder in {Path.cwd()} or in the data directory {root}; correct it"
-        )
-    return Name(path, size, float(match["val"] or 0))
+        raise UserError(f"data set '{name}': no such folder in {Path.cwd()} or in the data directory {root}")
+    return path, size, float(match["val"] or 0)
 
 
 def locate(path: str, root: Path) -> Path:
@@ -120,9 +111,7 @@ def list_parts(path: Path) -> dict[str, list[Sample]]:
 def no_split(path: Path, parts: dict[str, list[Sample]]) -> str:
     """Return the error of a folder that has not both training and test images."""
     if "test" in parts:
-        return (
-            f"{path} has test images and no training images; put class folders into {path}/train/, or write train.csv"
-        )
+        return f"{path} has test images and no training images; put class folders into {path}/train/"
     lacking = "no test set" if "train" in parts else "no train/ and val/"
     return (
         f"{path} has {lacking}; give --val 0.2 to hold out 20 % of each class as the test set, or put class folders "
@@ -140,9 +129,9 @@ def split_by_class(samples: Sequence[Sample], path: Path, val: float) -> tuple[l
     def order(sample: Sample) -> bytes:
         return hashlib.sha256(os.fsencode(os.path.relpath(sample.path, path))).digest()
 
-    by_class: dict[str, list[Sample]] = {}
+    by_class: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
-        by_class.setdefault(sample.label, []).append(sample)
+        by_class[sample.label].append(sample)
     held: set[Sample] = set()
     for members in by_class.values():
         count = min(max(1, round(val * len(members))), len(members) - 1)
@@ -150,35 +139,17 @@ def split_by_class(samples: Sequence[Sample], path: Path, val: float) -> tuple[l
     return [sample for sample in samples if sample not in held], [sample for sample in samples if sample in held]
 
 
-def _check_classes(path: Path, classes: Sequence[str], test: Sequence[Sample]) -> None:
-    if len(classes) < 2:
-        raise UserError(f"the training images in {path} are all of class '{classes[0]}'; there must be two or more")
-    unknown = {sample.label for sample in test} - set(classes)
-    if unknown:
-        raise UserError(f"classes without a training image in {path}: {_quoted(unknown, classes)}; add some")
-
-
-def _quoted(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """Labels in quotes; one that looks like a known label, but has other characters, by their numbers."""
-    alike = {unicodedata.normalize("NFC", label) for label in known}
-    labels = sorted(unknown)[:5]
-    return ", ".join(ascii(label) if unicodedata.normalize("NFC", label) in alike else f"'{label}'" for label in labels)
-
-
 def in_class_folders(path: Path) -> list[Sample]:
-    """List every image file at any depth below each folder in `path`, sorted; its class is the folder's name.
-
-    Raises:
-        UserError: If there is no class folder, or one without images.
-    """
+    """List every image file at any depth below each folder in `path`, sorted; its class is the folder's name."""
+    labels = sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
+    if not labels:
+        raise UserError(f"{path} has no class folders; put the images of each class into a folder {path}/CLASS/")
     found = []
-    for label in sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")):
+    for label in labels:
         files = sorted(image_files(path / label))
         if not files:
             raise UserError(f"{path / label} has no images ({', '.join(EXTENSIONS)}); add some, or remove the folder")
         found += [Sample(file, label) for file in files]
-    if not found:
-        raise UserError(f"{path} has no class folders; put the images of each class into a folder {path}/CLASS/")
     return found
 
 
@@ -196,27 +167,21 @@ def image_files(path: Path) -> Iterator[str]:
 
 
 def in_csv(path: Path) -> list[Sample]:
-    """List the rows `path,label` of a CSV; a relative path starts at the CSV's folder.
-
-    Raises:
-        UserError: If it is no CSV in UTF-8 with these two columns, or a row lacks one, or an image has two labels.
-    """
+    """List the rows `path,label` of a CSV; a relative path starts at the CSV's folder."""
     labels: dict[str, str] = {}
     found = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
-            if not {"path", "label"} <= set(rows.fieldnames or ()):
-                raise UserError(f"{path} must begin with the line 'path,label', not {rows.fieldnames}; correct it")
             for row in rows:
-                image, label = row["path"], row["label"]
+                image, label = row.get("path"), row.get("label")
                 if not image or not label or labels.setdefault(image, label) != label:
-                    raise UserError(f"{path}, line {rows.line_num}, lacks a path or a label, or contradicts another")
+                    raise UserError(f"{path}, line {rows.line_num}: give a path and one label, under 'path,label'")
                 found.append(Sample(os.path.join(path.parent, image), label))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV file in UTF-8 ({error}); save it as one") from None
     if not found:
-        raise UserError(f"{path} lists no images; add lines of the form 'cats/1.jpg,cat'")
+        raise UserError(f"{path} lists no images; write 'path,label' and then lines such as 'cats/1.jpg,cat'")
     return found
 
 

@@ -20,22 +20,15 @@ NUMERIC = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 
 def read(path: Path, remedy: str) -> dict[str, object]:
     """Return the dict pickled in `path`, keys as strings; `remedy` ends the error when it holds anything else."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing; {remedy}")
-    size = path.stat().st_size
-    if size > LARGEST:
-        raise UserError(f"{path} has {size:,} bytes, far more than any file of this kind; {remedy}")
-    with path.open("rb") as file:
-        try:
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size > LARGEST:
+                raise ValueError(f"more than {LARGEST:,} bytes")
             thing = _Restricted(file, encoding="bytes").load()
-        except _ForbiddenError as error:
-            raise UserError(f"{path} is a pickle that calls '{error}', and was not read; {remedy}") from None
-        except Exception as error:  # a damaged pickle is a damaged program and can raise nearly anything
-            raise UserError(f"{path} is truncated or damaged ({first_line(error)}); {remedy}") from None
-        if file.read(1):
-            raise UserError(f"{path} is damaged: bytes follow the end of the pickle; {remedy}")
-    if not isinstance(thing, dict):
-        raise UserError(f"{path} is damaged: it holds a {type(thing).__name__} instead of a dict; {remedy}")
+            if not isinstance(thing, dict) or file.read(1):
+                raise ValueError("no dict, or bytes that follow it")
+    except Exception as error:  # a damaged pickle is a damaged program and can raise nearly anything
+        raise UserError(f"{path} is missing, truncated, damaged or unsafe ({first_line(error)}); {remedy}") from None
     return {text(key): value.array if isinstance(value, _Array) else value for key, value in thing.items()}
 
 

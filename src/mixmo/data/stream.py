@@ -1,17 +1,15 @@
 """Image files in place of a tensor of images: decoded into memory if they fit, else read while training.
 
-Worker processes only decode; they draw no random number. All augmentation happens later, on the device, from the same
-draws, so that resident and streamed training see equal batches.
+Worker processes draw no random number, so that resident and streamed training see equal batches.
 """
 
 import signal
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from mixmo.data.cache import cached, fingerprint
-from mixmo.data.decode import Decoded, Sample, SkippedImages, decode, decode_all, report, some
+from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, report, some
 from mixmo.data.types import Split
 from mixmo.utils import memory
 from mixmo.utils.errors import UserError
@@ -33,10 +31,8 @@ CPU = torch.device("cpu")
 class Files:
     """Images (D, size, size, 3) on disk, with `shape`, `len`, `[numbers]` and `to` like a tensor.
 
-    In training (`read`), a file that cannot be read is replaced, every time, by the next readable one of its class, so
-    that its label is right and batches are full. After ten failures in a row its image is black. A batch without any
-    readable file is an error: the disk is gone. In scoring (`batches`), such a file is left out. A warning at the end
-    of the pass counts and names them.
+    In training (`read`), a file that cannot be read is replaced by the next readable one of its class, or by a black
+    image after ten failures in a row. In scoring (`batches`) it is left out. A warning at the end names them.
     """
 
     root: Path
@@ -73,14 +69,7 @@ class Files:
         """Decode all files that can be read into memory, or map them from the cache."""
         what = f"{self.name} in {self.root}"
         stamp = fingerprint(self.root, self.samples)
-
-        def mended(missing: np.ndarray) -> bool:
-            return any(not _Decoder(self.size)[[self.samples[number].path]].failed for number in missing)
-
-        def build() -> Decoded:
-            return decode_all(self.samples, self.size, what)
-
-        found = cached(self.root, self.name, stamp, self.shape, build, mended)
+        found = cached(self.root, self.name, stamp, self.shape, lambda: decode_all(self.samples, self.size, what))
         report(self.samples, found.kept, what)
         return Split(torch.from_numpy(found.images), self.labels[torch.from_numpy(found.kept)])
 
@@ -103,21 +92,26 @@ class Files:
     def read(self, batches: Iterable[Tensor]) -> Generator[Split]:
         """Yield images and labels of each batch of sample numbers, in order, on the device, reading ahead.
 
-        The worker processes live for one pass: starting them takes less than decoding a batch, and an interrupted pass
-        leaves none behind.
+        The worker processes live for one pass, so that an interrupted one leaves none behind.
         """
         before = len(self.unreadable)
+
+        def pools() -> Iterator[Split]:
+            for images, batch, failed in self._decode(batches):
+                self._mend(images, batch, failed)
+                yield self._pinned(images, batch.clamp(min=0))
+
         try:
-            with closing(self._ahead(self._mended(batches))) as pools:
-                yield from pools
+            with closing(self._ahead(pools())) as ahead:
+                yield from ahead
         finally:
             if len(self.unreadable) > before:
-                self._report()
-
-    def _mended(self, batches: Iterable[Tensor]) -> Iterator[Split]:
-        for images, batch, failed in self._decode(batches):
-            self._mend(images, batch, failed)
-            yield self._pinned(images, batch.clamp(min=0))
+                warnings.warn(
+                    f"{len(self.unreadable)} images of {self.name} in {self.root} cannot be read and were replaced by "
+                    f"others of their classes, or by black ones: {some(sorted(self.unreadable))}",
+                    SkippedImages,
+                    stacklevel=2,
+                )
 
     def _pinned(self, images: Tensor, batch: Tensor) -> Split:
         """Add the labels; in page-locked memory if they go to a GPU."""
@@ -135,7 +129,7 @@ class Files:
                 numbers.append(batch)
                 yield [None if i == NOTHING else self.samples[i].path for i in batch.tolist()]
 
-        loader: DataLoader[_Read] = DataLoader(
+        loader = DataLoader(
             _Decoder(self.size),
             sampler=paths(),  # its "indices" are lists of files
             batch_size=None,
@@ -156,17 +150,12 @@ class Files:
             alike = torch.nonzero(self.labels == self.labels[number]).flatten()
             after = alike.roll(-1 - int((alike == number).nonzero()))[:-1]
             for other in after[:TRIES].tolist():
-                try:
+                with suppress(Exception):  # PIL raises nearly anything on a damaged file
                     images[position] = torch.from_numpy(decode(self.samples[other].path, self.size).copy())
                     replaced += 1
                     break
-                except Exception:  # PIL raises nearly anything on a damaged file
-                    continue
         if wanted and len(failed) - replaced == wanted:
-            raise UserError(
-                f"no image of a batch of {self.name} in {self.root} can be read, nor others of their classes "
-                f"({self.samples[int(batch[failed[0]])].path}, ...); check the disk"
-            )
+            raise UserError(f"{self.root}: no image of a batch, nor another of its class, can be read; check the disk")
 
     def _ahead(self, pools: Iterator[Split]) -> Generator[Split]:
         """Yield the batches on the device; to a GPU, the next one is copied during the computation.
@@ -200,27 +189,14 @@ class Files:
         if waiting:
             yield from give()
 
-    def _report(self) -> None:
-        warnings.warn(
-            f"{len(self.unreadable)} images of {self.name} in {self.root} cannot be read and were replaced by others "
-            f"of their classes (by black ones after {TRIES} failures in a row): {some(sorted(self.unreadable))}",
-            SkippedImages,
-            stacklevel=3,
-        )
 
+@dataclass
+class _Decoder(Dataset[tuple[Tensor, list[int]]]):
+    """The job of a worker: a list of files -> their images, and the positions of those that could not be read."""
 
-class _Read(NamedTuple):
-    images: Tensor  # uint8 (n, size, size, 3)
-    failed: list[int]  # positions of the images that could not be read: they are black
+    size: int
 
-
-class _Decoder(Dataset[_Read]):
-    """The job of a worker: a list of files -> their images."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __getitem__(self, paths: list[str | None]) -> _Read:
+    def __getitem__(self, paths: list[str | None]) -> tuple[Tensor, list[int]]:
         images = np.zeros((len(paths), self.size, self.size, 3), np.uint8)
         failed = []
         for position, path in enumerate(paths):
@@ -229,7 +205,7 @@ class _Decoder(Dataset[_Read]):
                     images[position] = decode(path, self.size)
                 except Exception:  # PIL raises nearly anything on a damaged file
                     failed.append(position)
-        return _Read(torch.from_numpy(images), failed)
+        return torch.from_numpy(images), failed
 
 
 def _start_worker(_: int) -> None:

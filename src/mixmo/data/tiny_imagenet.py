@@ -4,10 +4,9 @@ tiny-imagenet-200/wnids.txt, words.txt, train/WNID/images/*.JPEG, val/val_annota
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
-from mixmo.data.catalog import DATASETS, check_exists, remedy
+from mixmo.data.catalog import DATASETS, existing, remedy
 from mixmo.data.decode import Sample
 from mixmo.data.folder import in_class_folders, listed_split
 from mixmo.data.types import Dataset
@@ -28,20 +27,23 @@ def tiny_imagenet(root: Path, train: bool = True) -> Dataset:
 
 
 def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -> Dataset:
-    """Read the data set below `root`, which must have so many train and test images per class; with 0, none is read."""
-    folder = root / FOLDER
-    check_exists(folder, "tiny-imagenet", root)
+    """Read the data set below `root`, which must have so many images per class; with 0, none is read."""
+    folder = existing(FOLDER, "tiny-imagenet", root)
     again = f"delete {folder}, and {remedy('tiny-imagenet', root)}"
-    wnids = sorted(_lines(folder / "wnids.txt", again))
-    words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt", again) if "\t" in line)
+    wnids = sorted(_lines("wnids.txt", root))
+    words = dict(line.split("\t", 1) for line in _lines("words.txt", root) if "\t" in line)
     train = in_class_folders(folder / "train") if train_each and (folder / "train").is_dir() else []
     test = [
         Sample(str(folder / "val" / "images" / fields[0]), fields[1])
-        for line in _lines(folder / "val" / "val_annotations.txt", again)
+        for line in _lines("val/val_annotations.txt", root)
         if len(fields := line.split("\t")) > 1  # file, WordNet id, bounding box
     ]
-    _check_counts(train, wnids, train_each, folder / "train", again)
-    _check_counts(test, wnids, test_each, folder / "val" / "val_annotations.txt", again)
+    for where, samples, each in (("train", train, train_each), ("val/val_annotations.txt", test, test_each)):
+        counts = Counter(sample.label for sample in samples)
+        for wnid in [*wnids, *counts]:
+            count, wanted = counts[wnid], each if wnid in wnids else 0
+            if count != wanted:
+                raise UserError(f"{folder / where} has {count} images of class {wnid} instead of {wanted}; {again}")
     return Dataset(
         name="tiny-imagenet",
         train=listed_split(folder, "train", train, wnids, SIZE),
@@ -52,15 +54,6 @@ def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -
     )
 
 
-def _check_counts(samples: Sequence[Sample], wnids: Sequence[str], each: int, where: Path, again: str) -> None:
-    counts = Counter(sample.label for sample in samples)
-    for wnid in [*wnids, *counts]:
-        expected = each if wnid in wnids else 0
-        if counts[wnid] != expected:
-            raise UserError(f"{where} has {counts[wnid]} images of class {wnid} instead of {expected}; {again}")
-
-
-def _lines(path: Path, again: str) -> list[str]:
-    if not path.is_file():
-        raise UserError(f"{path} is missing; {again}")
+def _lines(name: str, root: Path) -> list[str]:
+    path = existing(f"{FOLDER}/{name}", "tiny-imagenet", root)
     return path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -24,30 +24,16 @@ class Split(NamedTuple):
 
     @property
     def resident(self) -> Tensor:
-        """The images as a tensor.
-
-        Raises:
-            UserError: If they are streamed.
-        """
+        """The images as a tensor; an error if they are streamed."""
         if isinstance(self.images, Tensor):
             return self.images
-        raise UserError(
-            f"{self.images.name} in {self.images.root} is streamed, but all images are needed in memory here; "
-            "give a smaller @SIZE"
-        )
+        files = f"{self.images.name} in {self.images.root}"
+        raise UserError(f"{files} is streamed, but all images are needed in memory here; give a smaller @SIZE")
 
     def batches(self, count: int, part: bool = False) -> Iterator["Split"]:
-        """Iterate over the split in order; files that cannot be read are left out.
+        """Iterate over the split in order, in batches on the device; files that cannot be read are left out.
 
-        Args:
-            count: Samples per batch.
-            part: Whether this is only a part of a test set, which may have no readable file at all.
-
-        Returns:
-            Iterator[Split]: Batches on the device.
-
-        Raises:
-            UserError: If no file can be read, except of a `part`.
+        If none can be read it is an error, except of a `part` of a test set.
         """
         if isinstance(self.images, Tensor):
             return map(Split, self.images.split(count), self.labels.split(count))

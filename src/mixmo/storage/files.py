@@ -17,7 +17,6 @@ REMEDIES = {  # by the reason that a file cannot be written
     errno.EFBIG: "allow larger files (`ulimit -f`) or give --shard-mb",
     errno.ENOENT: "put back its folder, which was removed or moved",
     errno.EACCES: "make its folder writable",
-    errno.EROFS: "make its disk writable",
 }
 
 
@@ -43,18 +42,13 @@ def write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = REMEDIES.get(error.errno or 0, "check that disk")
-        raise UserError(
-            f"{path} could not be written ({error.strerror}); what was there before is intact: {remedy}, "
-            f"then run the command again, a training with --resume"
-        ) from error
+        intact = f"what was there before is intact: {remedy}, then run the command again, a training with --resume"
+        raise UserError(f"{path} could not be written ({error.strerror}); {intact}") from error
 
 
 @contextmanager
 def file_lock(path: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on the file `path`, or raise an error that says `busy`; the system frees it when the process ends.
-
-    The file exists while the lock is held, and remains if its process is killed.
-    """
+    """Hold a lock on the file `path`, or raise an error that says `busy`; the system frees it when the process ends."""
     if sys.platform == "win32":
         yield
         return
@@ -79,18 +73,12 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
 
 def _is_same(path: Path, file: IO[str]) -> bool:
     """Whether `path` is still this open file."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
 
 
 @contextmanager
 def staging_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path` for unfinished files, held by one process at a time and removed at the end.
-
-    Errors of the file system are raised as a UserError.
-    """
+    """Yield an empty folder beside `path` for unfinished files, held by one process at a time, removed at the end."""
     folder, lock = (path.parent / f".{path.name}.{kind}" for kind in ("draft", "lock"))
     busy = f"{path} is being written by another process; wait for it, or name another place"
     try:
@@ -102,10 +90,5 @@ def staging_folder(path: Path) -> Iterator[Path]:
                 yield folder
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-    except (OSError, UserError) as error:
-        reason = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(reason, OSError) or isinstance(reason, BlockingIOError):
-            raise
-        raise UserError(
-            f"{path} cannot be written ({reason.strerror or reason}); make room, or name another place"
-        ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); make room, or name another place") from error

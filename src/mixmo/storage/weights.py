@@ -19,11 +19,7 @@ AGAIN = "restore it from a copy, or, in a run with its checkpoints, remove score
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, shard_mb: float | None = None) -> None:
-    """Write a safetensors file atomically.
-
-    With `shard_mb`, write files of at most that size in MB and an index beside them, as on the Hugging Face Hub:
-    last-00001-of-00003.safetensors, ..., last.safetensors.index.json. A tensor is never split.
-    """
+    """Write a safetensors file atomically, or files of at most `shard_mb` and an index, as on the Hugging Face Hub."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     files = {path.name: list(ready)}
     if shard_mb is not None:
@@ -99,14 +95,10 @@ def to_bfloat16(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(net: nn.Module, path: Path, assign: bool = False) -> None:
-    """Load the weights in a safetensors file into a network of the same architecture.
-
-    With `assign` they replace the network's tensors and keep the precision that they are stored in.
-    """
+    """Load weights into a network of the same architecture; with `assign` they keep the precision of the file."""
     tensors = load_tensors(path)
     if found := differences(shapes(net), tensors):
-        different = f"another architecture: {'; '.join(found[:3])}"
-        raise UserError(f"{path} holds the weights of {different}; build the network that they were trained in")
+        raise UserError(f"{path} holds the weights of another architecture: {'; '.join(found[:3])}; build that network")
     load_state(net, tensors, assign)
 
 

@@ -9,30 +9,23 @@ from mixmo.utils.registry import Registry
 
 
 class Draw:
-    """Random numbers drawn on the generator's device and moved to the device of the images.
-
-    So a generator on the CPU gives the same corruption on every device, up to rounding.
-    """
+    """Random numbers drawn on the generator's device, moved to that of the images: one on the CPU serves any device."""
 
     def __init__(self, generator: torch.Generator, device: torch.device) -> None:
         self.generator, self.device = generator, device
 
     def normal(self, shape: Sequence[int]) -> Tensor:
-        """Draw normal variables of mean 0 and standard deviation 1."""
         return torch.randn(shape, generator=self.generator, device=self.generator.device).to(self.device)
 
     def uniform(self, low: float, high: float, shape: Sequence[int]) -> Tensor:
-        """Draw uniform variables between `low` and `high`."""
         u = torch.rand(shape, generator=self.generator, device=self.generator.device)
         return (low + (high - low) * u).to(self.device)
 
     def integers(self, low: int, high: int, shape: Sequence[int]) -> Tensor:
-        """Draw integers from `low` to `high` - 1."""
         drawn = torch.randint(low, high, shape, generator=self.generator, device=self.generator.device)
         return drawn.to(self.device)
 
     def poisson(self, rate: Tensor) -> Tensor:
-        """Draw Poisson counts of these means."""
         return torch.poisson(rate.to(self.generator.device), generator=self.generator).to(self.device)
 
 

@@ -1,7 +1,4 @@
-"""Blurring, zooming and resizing act on rows and columns alike: as matrices A and B, an image x becomes A x Bᵀ.
-
-Borders, trimming and sizes are all in the matrix, and one product does a whole batch.
-"""
+"""Blurring, zooming and resizing act on rows and columns alike: as matrices A and B, an image x becomes A x Bᵀ."""
 
 import math
 from collections.abc import Callable

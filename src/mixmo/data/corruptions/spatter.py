@@ -92,10 +92,7 @@ CHAMFER = ((0, 1, 1.0), (1, 1, 1.4), (1, 2, 2.1969))
 
 
 def chamfer(edge_NHW: Tensor) -> Tensor:
-    """Distance from each pixel to the nearest edge, in steps to a neighbour, a diagonal one or a knight's move away.
-
-    Infinite where an image has no edge.
-    """
+    """Distance from each pixel to the nearest edge, in these steps; infinite where an image has no edge."""
     steps = {
         (a * i, b * j, length)
         for p, q, length in CHAMFER
