@@ -139,7 +139,7 @@ def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tenso
 def check_multiplex(net: Ensemble, images_per_pass: int) -> None:
     """Raise a UserError if the network cannot predict so many different images per pass."""
     check_whole("images_per_pass", images_per_pass)
-    shared = net.answers != net.members or (isinstance(net, Network) and len(net.encoders) < net.members)
+    shared = net.num_heads != net.members or (isinstance(net, Network) and len(net.encoders) < net.members)
     most = 1 if shared else net.members
     if images_per_pass > most:
         reason = " (it is folded, or its members share one encoder or head)" if shared else ""

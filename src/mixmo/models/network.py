@@ -30,13 +30,13 @@ class Ensemble(nn.Module):
 
     Attributes:
         members: Images read per forward pass, M; 1 once folded.
-        answers: Number of heads.
+        num_heads: Number of heads.
         stride: Image pixels per position of the mixed features, along each side; the `stride` of its `Mixer`.
         about: How its images are prepared, its classes and its scores, where known.
     """
 
     members: int
-    answers: int
+    num_heads: int
     stride: int
     about: About | None = None
 
@@ -82,7 +82,7 @@ class Ensemble(nn.Module):
     def check_count(self, images_MNCHW: Tensor) -> None:
         """Raise a UserError unless there is one image per member."""
         if len(images_MNCHW) != self.members:
-            folded = self.answers > self.members == 1
+            folded = self.num_heads > self.members == 1
             hint = "train it before it is folded" if folded else f"make the Mixer with members={self.members}"
             raise UserError(f"{len(images_MNCHW)} images per sample for a network that reads {self.members}; {hint}")
 
@@ -126,7 +126,7 @@ class Network(Ensemble):
         self.core = core
         self.heads = nn.ModuleList(heads)
         self.members = members
-        self.answers = len(self.heads)
+        self.num_heads = len(self.heads)
         self.stride = stride
         self.concat = concat
 

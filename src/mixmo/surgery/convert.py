@@ -64,7 +64,7 @@ def _check_arguments(net: object, members: int | None, classes: int | None, dive
     check_diversity(diversity)
     if not isinstance(net, Network | Wrapped):
         raise UserError(f"a {type(net).__name__} cannot be converted; give a network of mixmo.create or mixmo.wrap")
-    fixed = net.members == 1 < net.answers or (isinstance(net, Network) and net.concat)
+    fixed = net.members == 1 < net.num_heads or (isinstance(net, Network) and net.concat)
     if fixed and members not in (None, net.members):
         raise UserError("the members of a folded or concatenating network are fixed; convert the one before folding")
 
@@ -80,7 +80,7 @@ def _convert_network(net: Network, members: int, classes: int | None, diversity:
         net.heads = nn.ModuleList(repeated(heads, 1 if shared else members))
     if classes is not None:
         net.heads = initialise(nn.ModuleList([_new_head(head, classes) for head in net.heads]))
-    net.members, net.answers = members, len(net.heads)
+    net.members, net.num_heads = members, len(net.heads)
 
 
 def _convert_wrapped(net: Wrapped, members: int, classes: int | None, diversity: float) -> None:
@@ -103,7 +103,7 @@ def _convert_wrapped(net: Wrapped, members: int, classes: int | None, diversity:
         if classes is not None:
             copies = [_new_head(head, classes) for head in copies]
         replace(net.backbone, name, Heads(copies, heads.dim, heads.follows))
-        net.answers = count
+        net.num_heads = count
     net.members, net.classes = members, classes or net.classes
     if classes is not None:
         _run_once(net)
