@@ -43,20 +43,7 @@ class Comparison(NamedTuple):
 
 
 def compare_runs(paths: Sequence[Path], which: str = "last", sort: str | None = None) -> Comparison:
-    """Compare runs by their stored scores, without their weights or logits.
-
-    Args:
-        paths: Run directories. For one that has not ended, the scores of its last scored epoch are taken; a run of
-            several networks is scored as their ensemble, from its logits.
-        which: Epoch of the scores of finished runs, "last" or "best".
-        sort: Score to sort by, the best first; None keeps the given order.
-
-    Returns:
-        The runs with their scores, the recipe fields that differ, and statistics over seeds.
-
-    Raises:
-        UserError: A path is no run directory, or a file of it is damaged.
-    """
+    """Compare runs by their stored scores, without their weights or logits."""
     runs = [_run(Run.open(path), which) for path in paths]
     if sort is not None:
         sign = -1 if sort in ("top1", "top5") else 1

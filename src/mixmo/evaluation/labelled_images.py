@@ -71,22 +71,7 @@ class ModelScores(NamedTuple):
 def score_models(
     paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None
 ) -> ModelScores:
-    """Score the ensemble of some models on labelled images, and the calibration of one network alone.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        on: A folder of class folders, a CSV of path,label, or a data set (its test images); None is the data set that
-            the first model was trained on.
-        which: Epoch of the weights of runs, "last" or "best".
-        device: Where to predict.
-        root: Folder of the data sets.
-
-    Returns:
-        The scores.
-
-    Raises:
-        UserError: A path or the images cannot be read, or the classes differ.
-    """
+    """Score the ensemble of some models on labelled images, and the calibration of one network alone."""
     models = open_models(paths, which, device)
     check_same_classes(models)
     logits_MNK, labels_N = predict_images(models, labelled_images(models[0], on, root))
@@ -99,16 +84,7 @@ def score_models(
 
 @on_cpu
 def score_calibration(calibration: Calibration, logits_MNK: Tensor, labels_N: Tensor) -> CalibrationScores:
-    """Score temperature, conformal sets and selective prediction of an ensemble with these logits.
-
-    Args:
-        calibration: What `mixmo.calibrate` fitted to other images.
-        logits_MNK: Logits of the members.
-        labels_N: True classes.
-
-    Returns:
-        A score for each part that the calibration has.
-    """
+    """Score temperature, conformal sets and selective prediction of an ensemble with these logits."""
     mean_NK, sets, selective = logits_MNK.double().mean(0), None, None
     scores = [
         METRICS[name](mean_NK / calibration.temperature, labels_N).item() for name in TemperatureScores._fields[1:]

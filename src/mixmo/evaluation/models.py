@@ -58,19 +58,7 @@ class Model(NamedTuple):
 
 
 def open_models(paths: Sequence[Path], which: str, device: torch.device) -> list[Model]:
-    """Load every network of `paths` onto `device`; a run of several networks gives one model for each.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        which: Epoch of the weights of a run, "last" or "best".
-        device: Where to predict.
-
-    Returns:
-        The models, in the order of `paths`.
-
-    Raises:
-        UserError: Nothing can be loaded from a path, or it lacks the metadata to prepare images.
-    """
+    """Load every network of `paths` onto `device`; a run of several networks gives one model for each."""
     return [_open(path, which, device) for given in paths for path in networks(given)]
 
 

@@ -56,19 +56,6 @@ def score_multiplexed(
 
     Images come in a random order: neighbours in a file are often of one class, and would share their passes. Every row
     has batches of as many passes; its speed is that of the fastest of several repeats.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        which: Epoch of the weights of runs, "last" or "best".
-        device: Where to predict.
-        root: Folder of the data sets.
-        on: Labelled images as in `score_models`; None is the test set of the models.
-
-    Returns:
-        A row of scores, cost and speed for each number of images per pass.
-
-    Raises:
-        UserError: The models differ in data, classes or members, or cannot be multiplexed.
     """
     models = open_models(paths, which, device)
     _check_alike(models)

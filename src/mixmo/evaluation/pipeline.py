@@ -27,21 +27,7 @@ def predict_images(
     images_per_pass: int = 1,
     work: Work | None = None,
 ) -> LabelledLogits:
-    """Predict labelled images with every model and stack the logits.
-
-    Args:
-        models: Networks of one ensemble, as `open_models` returns them.
-        images: What to predict, as `labelled_images` returns it.
-        doing: Name of the work in the progress bar.
-        images_per_pass: Different images per forward pass (multiplexed inference).
-        work: A progress bar to count in, in place of a new one.
-
-    Returns:
-        Logits (heads of all models, N, K) and labels (N,), on the CPU.
-
-    Raises:
-        UserError: The images have classes that a model does not know, or none can be read.
-    """
+    """Predict labelled images with every model and stack the logits."""
     with nullcontext(work) if work is not None else Work(doing, len(models) * len(images)) as counted:
         parts = [_predict(model, images, images_per_pass, counted) for model in models]
     return stack(parts, [model.path for model in models])

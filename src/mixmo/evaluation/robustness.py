@@ -78,18 +78,6 @@ def score_corruptions(paths: Sequence[Path], folder: Path, which: str, device: t
     `pooled` is over all images of all corruptions and severities, as in the paper (19 x 5). `mce` is the mean error,
     1 - Top1, over the 15 common corruptions, unnormalised as is usual on CIFAR (the mCE that divides by AlexNet's
     errors is ImageNet-C's); None if one of the 15 is not in the folder.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        folder: `labels.npy` and one .npy file for each corruption.
-        which: Epoch of the weights of runs, "last" or "best".
-        device: Where to predict.
-
-    Returns:
-        Top1, Top5 and NLL of each corruption and severity, of all of them and of the clean test set.
-
-    Raises:
-        UserError: The folder is damaged, or does not hold the test set of the models.
     """
     *_, scores = corruptions_so_far(paths, folder, which, device, None)
     return scores
@@ -148,21 +136,6 @@ def score_ood(
 
     The images from outside are the positives. They are resized, cropped, converted to the channels of the models' own
     images and normalised like them, so that nothing of this gives them away.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        name: The other data set.
-        which: Epoch of the weights of runs, "last" or "best".
-        device: Where to predict.
-        root: Folder of the data sets.
-        source: "logits" takes the stored test logits of finished runs as the inside, "weights" predicts them again.
-        on: Labelled images to take as the inside, as in `score_models`; None is the test set of the models.
-
-    Returns:
-        AUROC, AUPR and FPR95 of each detector.
-
-    Raises:
-        UserError: The other data set is the models' own, or something cannot be read.
     """
     models = open_models(paths, which, device)
     inside = models[0].trained_on if on is None else on

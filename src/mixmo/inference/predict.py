@@ -90,17 +90,7 @@ def predict_split(
     size: int | None = None,
     part: bool = False,
 ) -> LabelledLogits:
-    """Return the logits of every head for a whole split, with its labels.
-
-    Args:
-        net: The network, on the device of the split.
-        dataset: Gives mean and standard deviation.
-        split: Images and labels.
-        precision: "fp32", or "bf16" for autocast.
-        batch_size: Images per batch; by device if None.
-        size: Crop the middle `size` x `size` pixels.
-        part: As in `Split.batches`; there may then be no images at all.
-    """
+    """Return the logits of every head for a whole split, with its labels."""
     device = split.images.device
     batch_size = batch_size or default_batch(device)
     work = Work("predicting test images" if split is dataset.test else "predicting images", len(split.labels))
