@@ -11,8 +11,6 @@ from mixmo.runs.directory import SCORES, Run
 
 
 class ComparedRun(NamedTuple):
-    """One run of a comparison."""
-
     run: str
     finished: bool
     epoch: int | None  # last scored epoch of a run that has not ended, whose scores these are; else None
@@ -29,15 +27,12 @@ class Seeds(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What `compare_runs` returns."""
-
     which: str
     runs: list[ComparedRun]
     recipes: dict[str, list[Any]]  # the fields that differ, with the value of each run
     seeds: list[Seeds]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists and numbers, ready for JSON."""
         rows = [{name: value for name, value in run._asdict().items() if name != "recipe"} for run in self.runs]
         return dict(json_ready(self._asdict() | {"runs": rows}))
 
@@ -70,17 +65,11 @@ def _seeds(runs: Sequence[ComparedRun]) -> list[Seeds]:
     for run in runs:
         if run.finished:
             groups.setdefault(repr(run.recipe | {"seed": None}), []).append(run)
-    found = []
-    for group in groups.values():
-        if len({run.recipe["seed"] for run in group}) < 2:
-            continue
-        values = {name: [run.scores[name] for run in group] for name in group[0].scores}
-        whole = {name: [v for v in column if v is not None] for name, column in values.items() if None not in column}
-        found.append(
-            Seeds(
-                [run.run for run in group],
-                {name: statistics.fmean(column) for name, column in whole.items()},
-                {name: statistics.stdev(column) for name, column in whole.items()},
-            )
-        )
-    return found
+    return [_statistics(group) for group in groups.values() if len({run.recipe["seed"] for run in group}) > 1]
+
+
+def _statistics(group: Sequence[ComparedRun]) -> Seeds:
+    columns = {name: [run.scores[name] for run in group] for name in group[0].scores}
+    whole = {name: [v for v in column if v is not None] for name, column in columns.items() if None not in column}
+    mean, std = ({name: of(whole[name]) for name in whole} for of in (statistics.fmean, statistics.stdev))
+    return Seeds([run.run for run in group], mean, std)

@@ -10,7 +10,7 @@ import torch
 
 from mixmo.evaluation.images import FileImages, dataset_images, is_dataset
 from mixmo.evaluation.models import Model, open_models
-from mixmo.evaluation.pipeline import check_same_classes, predict_images
+from mixmo.evaluation.pipeline import predict_images
 from mixmo.inference.predict import check_multiplex
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import Scores, evaluate, plain
@@ -37,15 +37,12 @@ class MultiplexRow(NamedTuple):
 
 
 class MultiplexScores(NamedTuple):
-    """What `score_multiplexed` returns."""
-
     which: str | None  # epoch of the runs; None where none is a run
     images: int
     device: str
     rows: list[MultiplexRow]  # 1, 2, ... M images per pass
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists and numbers, ready for JSON."""
         return self._asdict() | {"rows": [row.to_dict() for row in self.rows]}
 
 
@@ -79,7 +76,6 @@ def score_multiplexed(
 
 
 def _check_alike(models: Sequence[Model]) -> None:
-    check_same_classes(models)
     kinds = [(model.net.members, model.about.size, model.about.resize) for model in models]
     for model, kind in zip(models, kinds, strict=True):
         if kind != kinds[0]:

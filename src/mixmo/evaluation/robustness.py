@@ -1,8 +1,4 @@
-"""Scores on images unlike those of training: corrupted test images, and OOD detection of another data set.
-
-Several models are one ensemble. Only the weights are needed, and for the clean test set the stored logits of a run, or
-its images; one corruption of one severity is in memory at a time.
-"""
+"""Scores on images unlike those of training: corrupted test images, and OOD detection of another data set."""
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +13,7 @@ from mixmo.data.catalog import data_directory
 from mixmo.data.corrupted import COMMON, corrupted
 from mixmo.evaluation.images import SplitImages, labelled_images
 from mixmo.evaluation.models import open_models
-from mixmo.evaluation.pipeline import check_same_classes, own_logits, predict_images
+from mixmo.evaluation.pipeline import own_logits, predict_images
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
 from mixmo.metrics.report import json_ready
 from mixmo.runs.directory import is_run
@@ -34,8 +30,6 @@ class BriefScores(NamedTuple):
 
 
 class CorruptionScores(NamedTuple):
-    """What `score_corruptions` returns."""
-
     folder: str
     which: str | None  # epoch of the runs; None where none is a run
     images: int  # of one severity
@@ -45,7 +39,6 @@ class CorruptionScores(NamedTuple):
     corruptions: dict[str, dict[int, BriefScores]]  # name -> severity -> scores
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and numbers, ready for JSON."""
         return dict(json_ready(self))
 
 
@@ -58,8 +51,6 @@ class Detection(NamedTuple):
 
 
 class OodScores(NamedTuple):
-    """What `score_ood` returns."""
-
     inside: str  # data sets
     outside: str
     which: str | None  # epoch of the runs; None where none is a run
@@ -68,7 +59,6 @@ class OodScores(NamedTuple):
     detectors: dict[str, Detection]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and numbers, ready for JSON."""
         return dict(json_ready(self))
 
 
@@ -100,14 +90,13 @@ def corruptions_so_far(
             if cell.severity < cells[-1].severity:
                 continue
             common = [scores for name in each if name in COMMON for scores in each[name].values()]
-            complete = set(COMMON) <= set(each)
             yield CorruptionScores(
                 folder=str(folder),
                 which=which if any(map(is_run, paths)) else None,
                 images=len(clean.labels),
                 clean=score(*clean),
                 pooled=mean([s for name in each for s in each[name].values()]),  # all cells have as many images
-                mce=1 - mean(common).top1 if complete else None,
+                mce=1 - mean(common).top1 if set(COMMON) <= set(each) else None,
                 corruptions=dict(each),
             )
 
@@ -146,7 +135,6 @@ def score_ood(
     if on is None:
         inside_MNK, labels_N = own_logits(models, which, source, root)
     else:
-        check_same_classes(models)
         inside_MNK, labels_N = predict_images(models, labelled_images(models[0], on, root))
     outside_MNK, _ = predict_images(models, outside, f"predicting images of {name}")
     detectors = {}

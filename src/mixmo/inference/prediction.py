@@ -41,8 +41,7 @@ class Prediction:
             raise UserError("logits have another shape; give a tensor (members, samples, classes)")
         if self.calibration is not None:
             self.calibration.check_classes(self.logits.shape[-1])
-        failed = int((~self.logits.isfinite()).any(-1).any(0).sum())
-        if failed:  # the largest of them would pass for a prediction
+        if failed := int((~self.logits.isfinite()).any(-1).any(0).sum()):  # the largest would pass for a prediction
             count = f"{failed} of {self.logits.shape[1]} images"
             raise UserError(f"logits of {count} are NaN or infinite; check the images, and whether training diverged")
 

@@ -56,17 +56,7 @@ class About:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "About":
-        """Restore what `to_dict` returned, also after a round trip through JSON.
-
-        Args:
-            saved: The dict; unknown keys are ignored.
-
-        Returns:
-            The metadata.
-
-        Raises:
-            UserError: If it is not that of a network.
-        """
+        """Restore what `to_dict` returned, also after a round trip through JSON; unknown keys are ignored."""
         try:
             known = {name: saved[name] for name in (f.name for f in fields(cls)) if name in saved}
             for name in ("size", "mean", "std", "classes"):

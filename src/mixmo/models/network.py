@@ -133,7 +133,6 @@ class Network(Ensemble):
     def read(
         self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
     ) -> Tensor:
-        """See `Ensemble.read`."""
         self.check_count(images_MNCHW)
         encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
         features = torch.cat(encoded, dim=1) if self.concat else mixing_block(encoded, coefficients)
