@@ -55,7 +55,11 @@ def score_multiplexed(
     has batches of as many passes; its speed is that of the fastest of several repeats.
     """
     models = open_models(paths, which, device)
-    _check_alike(models)
+    kinds = [(model.net.members, model.about.size, model.about.resize) for model in models]
+    for model, kind in zip(models, kinds, strict=True):
+        if kind != kinds[0]:
+            raise UserError(f"{model.path} has other members or image sizes than {models[0].path}; multiplex it alone")
+        check_multiplex(model.net, model.net.members)
     if on is None or is_dataset(on):
         images = dataset_images(models[0], on, root, device).shuffled()
     else:
@@ -73,14 +77,6 @@ def score_multiplexed(
             )
         )
     return MultiplexScores(which if any(map(is_run, paths)) else None, len(labels_N), device.type, rows)
-
-
-def _check_alike(models: Sequence[Model]) -> None:
-    kinds = [(model.net.members, model.about.size, model.about.resize) for model in models]
-    for model, kind in zip(models, kinds, strict=True):
-        if kind != kinds[0]:
-            raise UserError(f"{model.path} has other members or image sizes than {models[0].path}; multiplex it alone")
-        check_multiplex(model.net, model.net.members)
 
 
 def _cost(models: Sequence[Model]) -> int | None:

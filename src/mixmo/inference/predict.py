@@ -15,7 +15,7 @@ from mixmo.inference.preparation import resize_and_crop
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.models.network import Ensemble, Network
 from mixmo.surgery.unwrap import unwrap_ensemble
-from mixmo.utils.errors import UserError, check_whole, first_line
+from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.memory import exhausted
 from mixmo.utils.progress import Work
@@ -84,10 +84,7 @@ def predict_split(
     size: int | None = None,
     part: bool = False,
 ) -> LabelledLogits:
-    """Return the logits of every head for a whole split, its middle `size` x `size` pixels, with its labels.
-
-    `part` is as in `Split.batches`: there may then be no images at all.
-    """
+    """Return the logits of every head for a split, cropped to `size`, and its labels; `part` as in `Split.batches`."""
     device = split.images.device
     batch_size = batch_size or default_batch(device)
     work = Work("predicting test images" if split is dataset.test else "predicting images", len(split.labels))
@@ -125,11 +122,10 @@ def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tenso
 
 def check_multiplex(net: Ensemble, images_per_pass: int) -> None:
     """Raise a UserError if the network cannot predict so many different images per pass."""
-    check_whole("images_per_pass", images_per_pass)
     shared = net.num_heads != net.members or (isinstance(net, Network) and len(net.encoders) < net.members)
-    if images_per_pass > (1 if shared else net.members):
+    if images_per_pass not in range(1, 2 if shared else net.members + 1):
         most = "1 (it is folded, or its members share one encoder or head)" if shared else net.members
-        raise UserError(f"images_per_pass = {images_per_pass}, but this network reads at most {most}")
+        raise UserError(f"images_per_pass = {images_per_pass}, but this network reads 1 to {most}")
 
 
 def default_batch(device: torch.device, pixels: int = 0) -> int:
@@ -182,10 +178,8 @@ def _checked(images: Tensor | np.ndarray, nets: Sequence[Ensemble]) -> Tensor:
             message = f"images have {side} pixels, and the network was trained on {sizes.pop()} (net.about.size)"
             warnings.warn(f"{message}; resize them, or give uint8 images, which are resized", stacklevel=4)
         return pixels
-    if pixels.dtype != torch.uint8 or len(abouts) < len(nets):
-        hint = "give floats normalised as in training, or uint8 to a network with net.about"
-        raise UserError(f"images are of type {pixels.dtype}; {hint}")
-    channels = abouts[0].size[0]
-    if channels not in (pixels.shape[1], pixels.shape[-1]):
-        raise UserError(f"images have shape {tuple(pixels.shape)}, but the network reads {channels} channels")
+    channels = abouts[0].size[0] if len(abouts) == len(nets) else None
+    if pixels.dtype != torch.uint8 or channels not in (pixels.shape[1], pixels.shape[-1]):
+        given = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
+        raise UserError(f"images are {given}; give normalised floats, or uint8 with the channels of net.about.size")
     return pixels if pixels.shape[-1] == channels else pixels.permute(0, 2, 3, 1)

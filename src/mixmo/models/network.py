@@ -82,9 +82,8 @@ class Ensemble(nn.Module):
     def check_count(self, images_MNCHW: Tensor) -> None:
         """Raise a UserError unless there is one image per member."""
         if len(images_MNCHW) != self.members:
-            folded = self.num_heads > self.members == 1
-            hint = "train it before it is folded" if folded else f"make the Mixer with members={self.members}"
-            raise UserError(f"{len(images_MNCHW)} images per sample for a network that reads {self.members}; {hint}")
+            given = f"{len(images_MNCHW)} images per sample for a network that reads {self.members}"
+            raise UserError(f"{given}; make the Mixer with members={self.members}, or train before it is folded")
 
 
 def _check_images(images: Tensor, dimensions: int) -> None:
