@@ -15,7 +15,7 @@ from mixmo.inference.preparation import resize_and_crop
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.models.network import Ensemble, Network
 from mixmo.surgery.unwrap import unwrap_ensemble
-from mixmo.utils.errors import UserError, first_line
+from mixmo.utils.errors import UserError, check_whole, first_line
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.memory import exhausted
 from mixmo.utils.progress import Work
@@ -62,6 +62,9 @@ def predict(
     """
     nets = [unwrap_ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
     pixels = _checked(images, nets)
+    check_whole("batch_size", 1 if batch_size is None else batch_size)
+    if not isinstance(calibration, Calibration | None):
+        raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
     for net in nets:
         check_multiplex(net, images_per_pass)
     if calibration is None and len(nets) == 1 and images_per_pass == 1 and nets[0].about is not None:
