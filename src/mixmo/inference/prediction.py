@@ -24,9 +24,6 @@ class Prediction:
         logits: (M, N, K) for M members (the heads of all networks), N images, K classes.
         calibration: What `mixmo.calibrate` fitted; `calibrated`, `sets` and `abstain` need it.
 
-    Raises:
-        UserError: If the logits are not (M, N, K) or not finite, or the calibration is for other classes.
-
     >>> import torch
     >>> twice = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))  # two members that contradict each other
     >>> twice.probs.tolist(), twice.disagreement.tolist()
