@@ -91,7 +91,7 @@ def test_a_saved_network_predicts_the_same(kind: str, tmp_path: Path):
     assert all(parameter.requires_grad for parameter in again.parameters())  # it can be trained further
     before, after = mixmo.predict(net, images).members, mixmo.predict(again, images).members
     torch.testing.assert_close(after, before, atol=1e-6, rtol=0)
-    assert (again.members, again.answers, again.about.calibration) == (net.members, net.answers, fitted())
+    assert (again.members, again.num_heads, again.about.calibration) == (net.members, net.num_heads, fitted())
     assert again.about == dataclasses.replace(ABOUT, calibration=fitted())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]  # nothing else is left
     second = mixmo.save_pretrained(again, tmp_path / "second")  # with its metadata

@@ -274,7 +274,7 @@ def test_a_plain_model_or_no_mixer_raises() -> None:
 
     with pytest.raises(UserError, match="Linear"):
         MixMoModule(torch.nn.Linear(2, 2), MIXER, sgd)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="mixer is a str"):
+    with pytest.raises(UserError, match="mixer is 'cut'"):
         MixMoModule(network(), "cut", sgd)  # type: ignore[arg-type]
 
 
@@ -315,16 +315,9 @@ def test_lightning_keeps_progress_0_on_a_stream_of_unknown_length(
     assert seen == [0.0] * 8
 
 
-@pytest.mark.parametrize(
-    ("given", "word"),
-    [
-        ((torch.zeros(4, 1, 8, 8), torch.arange(4), 0, 0), "steps"),
-        (("pixel_values", "label", 0, 5), "str"),
-    ],
-)
-def test_wrong_batches_and_steps_raise(given: tuple[Any, ...], word: str) -> None:
-    with pytest.raises(UserError, match=word):
-        StepMixer(MIXER)(*given)
+def test_batches_without_tensors_raise() -> None:
+    with pytest.raises(UserError, match="str"):
+        StepMixer(MIXER)("pixel_values", "label", 0, 5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("option", [{"gradient_checkpointing": True}, {"label_smoothing_factor": 0.1}])

@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 
-from mixmo.metrics import METRICS, Diversity, Scores, calibrate_halves, evaluate, pair_mean, random_halves
-from mixmo.metrics.diversity import DIVERSITY
+from mixmo.metrics import DIVERSITY, METRICS, Diversity, Scores, evaluate
+from mixmo.metrics.diversity import pair_mean
 from mixmo.metrics.scores import ece, nll
+from mixmo.metrics.temperature import calibrate_halves, random_halves
 from mixmo.utils.errors import UserError
 
 
@@ -138,22 +139,6 @@ def test_labels_that_do_not_fit_raise(change, word, draw):
 def test_labels_may_have_any_integer_type(draw):
     logits, labels = draw(2, 10, 4)
     assert evaluate(logits, labels.to(torch.uint8)) == evaluate(logits, labels)
-
-
-@pytest.mark.parametrize(
-    "halves",
-    [
-        ([0, 1], [2, 3, 4]),  # one sample is missing
-        ([0, 1, 2], [2, 3, 4, 5]),  # one is named twice
-        ([], [0, 1, 2, 3, 4, 5]),
-        ([0, 1, 2, 3, 4, 5], []),
-    ],
-)
-def test_halves_that_are_no_partition_raise(halves, draw):
-    logits, labels = draw(2, 6, 3)
-    first, second = (torch.tensor(half, dtype=None if half else torch.int64) for half in halves)
-    with pytest.raises(UserError, match="halves"):
-        evaluate(logits, labels, halves=(first, second))
 
 
 def test_one_sample_raises():

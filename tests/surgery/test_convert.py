@@ -35,7 +35,7 @@ def test_other_members_predict_as_before(make: Callable[[int], mixmo.Ensemble], 
     """Head m predicts as head m modulo M did; the network trains and folds as any other."""
     net, images = trained(make(before)), torch.randn(4, 3, 16, 16)
     other = mixmo.convert(net, members=after)
-    assert (other.members, other.answers) == (after, after)
+    assert (other.members, other.num_heads) == (after, after)
     expected = net.each(images)[torch.arange(after) % before]
     torch.testing.assert_close(other.each(images), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(mixmo.fold(other).each(images), expected, atol=1e-5, rtol=1e-5)
@@ -101,7 +101,7 @@ def test_shared_parts_stay_shared() -> None:
     assert len(four.encoders) == 1
     torch.testing.assert_close(four.each(images)[2], net.each(images)[0])
     net = mixmo.create("wrn10_1", 5, members=2, heads=1)
-    assert mixmo.convert(net, members=3).answers == 1
+    assert mixmo.convert(net, members=3).num_heads == 1
 
 
 def test_wrong_arguments_raise() -> None:

@@ -50,7 +50,7 @@ def test_a_folded_network_predicts_the_same(name: str, members: int) -> None:
     folded = mixmo.fold(net)
     assert type(folded) is type(net)
     assert folded.members == 1
-    assert folded.answers == net.answers
+    assert folded.num_heads == net.num_heads
     assert not folded.training
     torch.testing.assert_close(folded.each(images), net.each(images), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(folded(images), net(images), atol=1e-5, rtol=1e-5)

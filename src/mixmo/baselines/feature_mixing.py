@@ -101,8 +101,6 @@ def stage_shapes(net: Network, size: tuple[int, int, int]) -> list[torch.Size]:
     """(C, h, w) of the features that enter each stage of the core, for images (C, H, W)."""
     stages = len(net.core.stages) if isinstance(net.core, Stages) else 0
     if stages < PLACES:
-        raise UserError(
-            f"feature mixing needs a core of {PLACES} Stages, and this one has {stages}; set feature_mixing = none"
-        )
+        raise UserError(f"feature mixing needs a core of {PLACES} Stages, not {stages}; set feature_mixing = none")
     names = {f"core.stages.{k}" for k in range(stages)}
     return [call.input.shape[1:] for _, call in layer_calls(net, size) if call.name in names]

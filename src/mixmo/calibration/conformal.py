@@ -5,9 +5,7 @@ ceil((n + 1) level)-th smallest score of the true classes; the set of a new samp
 new samples are exchangeable and q was fitted on no sample that shaped the scores, the true class is in the set with
 probability at least `level`, and at most level + 1 / (n + 1) where scores are never equal; on average over samples and
 over held-out sets, not for each class alone. p_nk is the softmax of the logits; rank 1 is the most probable class.
-
-A set may be empty: then no class conforms as well as the true ones usually do. Adding the most probable class would
-give more than the target coverage.
+A set may be empty: adding the most probable class would give more than the target coverage.
 """
 
 import math
@@ -50,11 +48,7 @@ def raps(p_NK: Tensor, u_N1: Tensor, lam: float, k_reg: int) -> Tensor:
 
 
 def ranks(p_NK: Tensor) -> Tensor:
-    """1 for the most probable class of a sample, K for the least; of equal classes the first is ahead.
-
-    >>> ranks(torch.tensor([[0.2, 0.5, 0.3]]))
-    tensor([[3, 1, 2]])
-    """
+    """1 for the most probable class of a sample, K for the least; of equal classes the first is ahead."""
     return p_NK.argsort(dim=1, descending=True, stable=True).argsort(1) + 1
 
 
@@ -70,10 +64,7 @@ class Conformal:
     k_reg: int = 0  # rank beyond which RAPS penalises
 
     def sets(self, logits_NK: Tensor, u_N: Tensor | None = None) -> Tensor:
-        """Return which classes are in the set of each sample, bool (N, K).
-
-        `u_N` are the uniform numbers of a randomised method; by default from torch's generator.
-        """
+        """Return which classes are in the sets, bool (N, K); `u_N`: uniform numbers, by default torch's generator's."""
         return self.scores(logits_NK, u_N) <= self.quantile
 
     def scores(self, logits_NK: Tensor, u_N: Tensor | None = None) -> Tensor:

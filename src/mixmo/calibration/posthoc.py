@@ -30,9 +30,6 @@ class Calibration:
         selective: Threshold of selective prediction.
         samples: Number of held-out samples.
         classes: Number of classes; 0 if not known.
-
-    Raises:
-        UserError: If the temperature is not positive, or the conformal method is unknown.
     """
 
     temperature: float = 1.0
@@ -53,16 +50,11 @@ class Calibration:
             raise UserError(f"the calibration was fitted to {self.classes} classes, not {classes}; fit it again")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and numbers, ready for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Calibration":
-        """Restore what `to_dict` returned, also after a round trip through JSON; raise a UserError for anything else.
-
-        >>> Calibration.from_dict(Calibration(1.5, Conformal("lac", 0.9, 0.7)).to_dict()).conformal.quantile
-        0.7
-        """
+        """Restore what `to_dict` returned, also after a round trip through JSON."""
         try:
             conformal, selective = fields["conformal"], fields["selective"]
             conformal = None if conformal is None else Conformal(**conformal)
@@ -103,8 +95,14 @@ def calibrate(
         UserError: If logits and labels do not fit, a number is no probability, or there are too few samples.
     """
     logits_MNK, labels_N = check_predictions(logits_MNK, labels_N)
-    _check_settings(logits_MNK, level, method, risk, delta)
     mean_NK, samples = logits_MNK.mean(0), len(labels_N)
+    if bool((logits_MNK >= 0).all()) and torch.allclose(logits_MNK.sum(-1), logits_MNK.new_ones(()), atol=1e-3):
+        raise UserError("logits_MNK are probabilities, which sum to one; pass the logits, before the softmax")
+    if not all(0 < value < 1 for value in (level, delta, 0.5 if risk is None else risk)):
+        raise UserError(f"level = {level}, risk = {risk}, delta = {delta}; give probabilities between 0 and 1")
+    needed = fewest(level) * (TUNED if method == "raps" else 1)
+    if samples < needed:
+        raise UserError(f"{samples} held-out samples; {method} at level {level} needs {needed}, or a lower level")
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(samples, generator=generator).to(labels_N.device)
     u_N = torch.rand(samples, generator=generator, dtype=torch.float64).to(labels_N.device)
@@ -117,14 +115,3 @@ def calibrate(
     )
     selective = None if risk is None else fit_selective(mean_NK, labels_N, risk, delta)
     return Calibration(fit_temperature(mean_NK, labels_N), conformal, selective, samples, logits_MNK.shape[-1])
-
-
-def _check_settings(logits_MNK: Tensor, level: float, method: str, risk: float | None, delta: float) -> None:
-    if bool((logits_MNK >= 0).all()) and torch.allclose(logits_MNK.sum(-1), logits_MNK.new_ones(()), atol=1e-3):
-        raise UserError("logits_MNK are probabilities, which sum to one; pass the logits, before the softmax")
-    for name, value in (("level", level), ("risk", 0.5 if risk is None else risk), ("delta", delta)):
-        if not 0 < value < 1:
-            raise UserError(f"{name} = {value}; give a probability between 0 and 1")
-    samples, needed = logits_MNK.shape[1], fewest(level) * (TUNED if method == "raps" else 1)
-    if samples < needed:
-        raise UserError(f"{samples} held-out samples; {method} at level {level} needs {needed}, or a lower level")

@@ -11,8 +11,6 @@ from mixmo.runs.directory import SCORES, Run
 
 
 class ComparedRun(NamedTuple):
-    """One run of a comparison."""
-
     run: str
     finished: bool
     epoch: int | None  # last scored epoch of a run that has not ended, whose scores these are; else None
@@ -29,34 +27,18 @@ class Seeds(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What `compare_runs` returns."""
-
     which: str
     runs: list[ComparedRun]
     recipes: dict[str, list[Any]]  # the fields that differ, with the value of each run
     seeds: list[Seeds]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists and numbers, ready for JSON."""
         rows = [{name: value for name, value in run._asdict().items() if name != "recipe"} for run in self.runs]
         return dict(json_ready(self._asdict() | {"runs": rows}))
 
 
 def compare_runs(paths: Sequence[Path], which: str = "last", sort: str | None = None) -> Comparison:
-    """Compare runs by their stored scores, without their weights or logits.
-
-    Args:
-        paths: Run directories. For one that has not ended, the scores of its last scored epoch are taken; a run of
-            several networks is scored as their ensemble, from its logits.
-        which: Epoch of the scores of finished runs, "last" or "best".
-        sort: Score to sort by, the best first; None keeps the given order.
-
-    Returns:
-        The runs with their scores, the recipe fields that differ, and statistics over seeds.
-
-    Raises:
-        UserError: A path is no run directory, or a file of it is damaged.
-    """
+    """Compare runs by their stored scores, without their weights or logits."""
     runs = [_run(Run.open(path), which) for path in paths]
     if sort is not None:
         sign = -1 if sort in ("top1", "top5") else 1
@@ -83,17 +65,11 @@ def _seeds(runs: Sequence[ComparedRun]) -> list[Seeds]:
     for run in runs:
         if run.finished:
             groups.setdefault(repr(run.recipe | {"seed": None}), []).append(run)
-    found = []
-    for group in groups.values():
-        if len({run.recipe["seed"] for run in group}) < 2:
-            continue
-        values = {name: [run.scores[name] for run in group] for name in group[0].scores}
-        whole = {name: [v for v in column if v is not None] for name, column in values.items() if None not in column}
-        found.append(
-            Seeds(
-                [run.run for run in group],
-                {name: statistics.fmean(column) for name, column in whole.items()},
-                {name: statistics.stdev(column) for name, column in whole.items()},
-            )
-        )
-    return found
+    return [_statistics(group) for group in groups.values() if len({run.recipe["seed"] for run in group}) > 1]
+
+
+def _statistics(group: Sequence[ComparedRun]) -> Seeds:
+    columns = {name: [run.scores[name] for run in group] for name in group[0].scores}
+    whole = {name: [v for v in column if v is not None] for name, column in columns.items() if None not in column}
+    mean, std = ({name: of(whole[name]) for name in whole} for of in (statistics.fmean, statistics.stdev))
+    return Seeds([run.run for run in group], mean, std)

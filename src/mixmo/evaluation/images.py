@@ -121,10 +121,7 @@ def dataset_images(
 
 
 def labelled_images(model: Model, on: str | None, root: Path | None) -> LabelledImages:
-    """Open what `--on` names: a data set (its test images), a folder of class folders or a CSV of path,label.
-
-    Without `on`, the test images of the data set that the model was trained on, even if a folder has its name.
-    """
+    """Open what `--on` names: a data set (its test images), a folder of class folders or a CSV of path,label."""
     return dataset_images(model, on, root) if on is None or is_dataset(on) else FileImages(Path(on))
 
 

@@ -10,15 +10,13 @@ from torch import Tensor
 from mixmo.calibration.posthoc import Calibration
 from mixmo.evaluation.images import labelled_images
 from mixmo.evaluation.models import open_models
-from mixmo.evaluation.pipeline import check_same_classes, predict_images
+from mixmo.evaluation.pipeline import predict_images
 from mixmo.metrics import METRICS, Report, evaluate
 from mixmo.metrics.report import json_ready
 from mixmo.utils.device import on_cpu
 
 
 class TemperatureScores(NamedTuple):
-    """Scores at the fitted temperature."""
-
     temperature: float
     nll: float
     ece: float
@@ -26,16 +24,12 @@ class TemperatureScores(NamedTuple):
 
 
 class ConformalScores(NamedTuple):
-    """Scores of conformal prediction sets."""
-
     level: float  # target coverage
     held: float  # coverage: share of the sets that contain the true class
     size: float  # mean, in classes
 
 
 class SelectiveScores(NamedTuple):
-    """Scores of selective prediction."""
-
     risk: float  # maximum selective risk
     share: float  # coverage: share of the images that are predicted
     wrong: float | None  # selective risk: share of errors among these; None where there are none
@@ -48,10 +42,6 @@ class CalibrationScores(NamedTuple):
     sets: ConformalScores | None
     answered: SelectiveScores | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and numbers, ready for JSON, without the parts that it lacks."""
-        return {name: json_ready(part) for name, part in self._asdict().items() if part is not None}
-
 
 class ModelScores(NamedTuple):
     """Scores of models on labelled images: what `score_models` returns."""
@@ -63,32 +53,16 @@ class ModelScores(NamedTuple):
     calibration: CalibrationScores | None  # None for several networks, and for one without
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists and numbers, ready for JSON."""
-        fitted = {} if self.calibration is None else self.calibration.to_dict()
+        parts = {} if self.calibration is None else self.calibration._asdict()
+        fitted = {name: json_ready(part) for name, part in parts.items() if part is not None}
         return {"models": self.models, "on": self.on, "images": self.images, **self.report.to_dict(), **fitted}
 
 
 def score_models(
     paths: Sequence[Path], on: str | None, which: str, device: torch.device, root: Path | None
 ) -> ModelScores:
-    """Score the ensemble of some models on labelled images, and the calibration of one network alone.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        on: A folder of class folders, a CSV of path,label, or a data set (its test images); None is the data set that
-            the first model was trained on.
-        which: Epoch of the weights of runs, "last" or "best".
-        device: Where to predict.
-        root: Folder of the data sets.
-
-    Returns:
-        The scores.
-
-    Raises:
-        UserError: A path or the images cannot be read, or the classes differ.
-    """
+    """Score the ensemble of some models on labelled images, and the calibration of one network alone."""
     models = open_models(paths, which, device)
-    check_same_classes(models)
     logits_MNK, labels_N = predict_images(models, labelled_images(models[0], on, root))
     on = models[0].trained_on if on is None else on
     fitted = models[0].about.calibration if len(models) == 1 else None
@@ -99,20 +73,10 @@ def score_models(
 
 @on_cpu
 def score_calibration(calibration: Calibration, logits_MNK: Tensor, labels_N: Tensor) -> CalibrationScores:
-    """Score temperature, conformal sets and selective prediction of an ensemble with these logits.
-
-    Args:
-        calibration: What `mixmo.calibrate` fitted to other images.
-        logits_MNK: Logits of the members.
-        labels_N: True classes.
-
-    Returns:
-        A score for each part that the calibration has.
-    """
+    """Score temperature, conformal sets and selective prediction of an ensemble with these logits."""
     mean_NK, sets, selective = logits_MNK.double().mean(0), None, None
-    scores = [
-        METRICS[name](mean_NK / calibration.temperature, labels_N).item() for name in TemperatureScores._fields[1:]
-    ]
+    scaled_NK = mean_NK / calibration.temperature
+    scores = [METRICS[name](scaled_NK, labels_N).item() for name in TemperatureScores._fields[1:]]
     if calibration.conformal is not None:
         # Randomised sets are the same each time.
         u_N = torch.rand(len(labels_N), dtype=torch.float64, generator=torch.Generator().manual_seed(0))

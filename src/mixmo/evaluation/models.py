@@ -12,6 +12,7 @@ from mixmo.data import DATASETS
 from mixmo.data.folder import PREFIX
 from mixmo.hub.loading import load
 from mixmo.inference.predict import default_batch, predict
+from mixmo.inference.preparation import resized_side
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.runs.directory import Run, is_run
@@ -46,9 +47,7 @@ class Model(NamedTuple):
         channels, height, width = self.about.size
         if self.about.resize is None and images_NHWC.shape[1:] == (height, width, channels):
             return images_NHWC
-        if height != width:
-            raise UserError(f"{self.path} reads {height} x {width} pixels; give tensors of this size to mixmo.predict")
-        side = self.about.resize or height
+        side = resized_side(self.about)
         return centre(to_shape(images_NHWC, channels, side, side), height)
 
     def logits(self, images_NHWC: Tensor, images_per_pass: int = 1) -> Tensor:
@@ -58,19 +57,7 @@ class Model(NamedTuple):
 
 
 def open_models(paths: Sequence[Path], which: str, device: torch.device) -> list[Model]:
-    """Load every network of `paths` onto `device`; a run of several networks gives one model for each.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        which: Epoch of the weights of a run, "last" or "best".
-        device: Where to predict.
-
-    Returns:
-        The models, in the order of `paths`.
-
-    Raises:
-        UserError: Nothing can be loaded from a path, or it lacks the metadata to prepare images.
-    """
+    """Load every network of `paths` onto `device`; a run of several networks gives one model for each."""
     return [_open(path, which, device) for given in paths for path in networks(given)]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from mixmo.evaluation.images import FileImages, dataset_images, is_dataset
 from mixmo.evaluation.models import Model, open_models
-from mixmo.evaluation.pipeline import check_same_classes, predict_images
+from mixmo.evaluation.pipeline import predict_images
 from mixmo.inference.predict import check_multiplex
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import Scores, evaluate, plain
@@ -37,15 +37,12 @@ class MultiplexRow(NamedTuple):
 
 
 class MultiplexScores(NamedTuple):
-    """What `score_multiplexed` returns."""
-
     which: str | None  # epoch of the runs; None where none is a run
     images: int
     device: str
     rows: list[MultiplexRow]  # 1, 2, ... M images per pass
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists and numbers, ready for JSON."""
         return self._asdict() | {"rows": [row.to_dict() for row in self.rows]}
 
 
@@ -56,22 +53,13 @@ def score_multiplexed(
 
     Images come in a random order: neighbours in a file are often of one class, and would share their passes. Every row
     has batches of as many passes; its speed is that of the fastest of several repeats.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        which: Epoch of the weights of runs, "last" or "best".
-        device: Where to predict.
-        root: Folder of the data sets.
-        on: Labelled images as in `score_models`; None is the test set of the models.
-
-    Returns:
-        A row of scores, cost and speed for each number of images per pass.
-
-    Raises:
-        UserError: The models differ in data, classes or members, or cannot be multiplexed.
     """
     models = open_models(paths, which, device)
-    _check_alike(models)
+    kinds = [(model.net.members, model.about.size, model.about.resize) for model in models]
+    for model, kind in zip(models, kinds, strict=True):
+        if kind != kinds[0]:
+            raise UserError(f"{model.path} has other members or image sizes than {models[0].path}; multiplex it alone")
+        check_multiplex(model.net, model.net.members)
     if on is None or is_dataset(on):
         images = dataset_images(models[0], on, root, device).shuffled()
     else:
@@ -89,15 +77,6 @@ def score_multiplexed(
             )
         )
     return MultiplexScores(which if any(map(is_run, paths)) else None, len(labels_N), device.type, rows)
-
-
-def _check_alike(models: Sequence[Model]) -> None:
-    check_same_classes(models)
-    kinds = [(model.net.members, model.about.size, model.about.resize) for model in models]
-    for model, kind in zip(models, kinds, strict=True):
-        if kind != kinds[0]:
-            raise UserError(f"{model.path} has other members or image sizes than {models[0].path}; multiplex it alone")
-        check_multiplex(model.net, model.net.members)
 
 
 def _cost(models: Sequence[Model]) -> int | None:

@@ -1,10 +1,4 @@
-"""One pipeline for every score: open networks, predict labelled images, stack the logits, score them.
-
-models = open_models(paths, which, device)  # runs, saved folders, shipped and Hub names
-images = labelled_images(models[0], on, root)  # the test images of a data set, or image files
-logits_MNK, labels_N = predict_images(models, images)  # the members of all models, stacked as one ensemble
-report = mixmo.metrics.evaluate(logits_MNK, labels_N)
-"""
+"""One pipeline for every score: `open_models`, `labelled_images`, `predict_images`, then `mixmo.metrics.evaluate`."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -27,21 +21,11 @@ def predict_images(
     images_per_pass: int = 1,
     work: Work | None = None,
 ) -> LabelledLogits:
-    """Predict labelled images with every model and stack the logits.
-
-    Args:
-        models: Networks of one ensemble, as `open_models` returns them.
-        images: What to predict, as `labelled_images` returns it.
-        doing: Name of the work in the progress bar.
-        images_per_pass: Different images per forward pass (multiplexed inference).
-        work: A progress bar to count in, in place of a new one.
-
-    Returns:
-        Logits (heads of all models, N, K) and labels (N,), on the CPU.
-
-    Raises:
-        UserError: The images have classes that a model does not know, or none can be read.
-    """
+    """Predict labelled images with every model and stack the logits, on the CPU; count in `work`, if given."""
+    known = {model.about.classes: model.path for model in models if model.about.classes is not None}
+    if len(known) > 1:
+        one, other, *_ = known.values()
+        raise UserError(f"{other} knows other classes than {one}; an ensemble needs the same")
     with nullcontext(work) if work is not None else Work(doing, len(models) * len(images)) as counted:
         parts = [_predict(model, images, images_per_pass, counted) for model in models]
     return stack(parts, [model.path for model in models])
@@ -80,15 +64,6 @@ def stack(parts: Sequence[LabelledLogits], paths: Sequence[Path]) -> LabelledLog
 
 def check_different(paths: Sequence[Path]) -> None:
     """Raise an error for a network given twice, which would count as two members."""
-    seen: set[Path] = set()
-    for path in paths:
-        if path.resolve() in seen:
-            raise UserError(f"{path} is given twice; an ensemble needs different runs")
-        seen.add(path.resolve())
-
-
-def check_same_classes(models: Sequence[Model]) -> None:
-    """Raise an error for models that do not know the same classes in the same order."""
-    for model in models:
-        if model.about.classes != models[0].about.classes:
-            raise UserError(f"{model.path} knows other classes than {models[0].path}; an ensemble needs the same")
+    resolved = [path.resolve() for path in paths]
+    if twice := [path for path in paths if resolved.count(path.resolve()) > 1]:
+        raise UserError(f"{twice[-1]} is given twice; an ensemble needs different runs")

@@ -1,8 +1,4 @@
-"""Scores on images unlike those of training: corrupted test images, and OOD detection of another data set.
-
-Several models are one ensemble. Only the weights are needed, and for the clean test set the stored logits of a run, or
-its images; one corruption of one severity is in memory at a time.
-"""
+"""Scores on images unlike those of training: corrupted test images, and OOD detection of another data set."""
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +13,7 @@ from mixmo.data.catalog import data_directory
 from mixmo.data.corrupted import COMMON, corrupted
 from mixmo.evaluation.images import SplitImages, labelled_images
 from mixmo.evaluation.models import open_models
-from mixmo.evaluation.pipeline import check_same_classes, own_logits, predict_images
+from mixmo.evaluation.pipeline import own_logits, predict_images
 from mixmo.metrics import DETECTORS, METRICS, aupr, auroc, fpr95
 from mixmo.metrics.report import json_ready
 from mixmo.runs.directory import is_run
@@ -34,8 +30,6 @@ class BriefScores(NamedTuple):
 
 
 class CorruptionScores(NamedTuple):
-    """What `score_corruptions` returns."""
-
     folder: str
     which: str | None  # epoch of the runs; None where none is a run
     images: int  # of one severity
@@ -45,7 +39,6 @@ class CorruptionScores(NamedTuple):
     corruptions: dict[str, dict[int, BriefScores]]  # name -> severity -> scores
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and numbers, ready for JSON."""
         return dict(json_ready(self))
 
 
@@ -58,8 +51,6 @@ class Detection(NamedTuple):
 
 
 class OodScores(NamedTuple):
-    """What `score_ood` returns."""
-
     inside: str  # data sets
     outside: str
     which: str | None  # epoch of the runs; None where none is a run
@@ -68,7 +59,6 @@ class OodScores(NamedTuple):
     detectors: dict[str, Detection]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and numbers, ready for JSON."""
         return dict(json_ready(self))
 
 
@@ -78,18 +68,6 @@ def score_corruptions(paths: Sequence[Path], folder: Path, which: str, device: t
     `pooled` is over all images of all corruptions and severities, as in the paper (19 x 5). `mce` is the mean error,
     1 - Top1, over the 15 common corruptions, unnormalised as is usual on CIFAR (the mCE that divides by AlexNet's
     errors is ImageNet-C's); None if one of the 15 is not in the folder.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        folder: `labels.npy` and one .npy file for each corruption.
-        which: Epoch of the weights of runs, "last" or "best".
-        device: Where to predict.
-
-    Returns:
-        Top1, Top5 and NLL of each corruption and severity, of all of them and of the clean test set.
-
-    Raises:
-        UserError: The folder is damaged, or does not hold the test set of the models.
     """
     *_, scores = corruptions_so_far(paths, folder, which, device, None)
     return scores
@@ -112,14 +90,13 @@ def corruptions_so_far(
             if cell.severity < cells[-1].severity:
                 continue
             common = [scores for name in each if name in COMMON for scores in each[name].values()]
-            complete = set(COMMON) <= set(each)
             yield CorruptionScores(
                 folder=str(folder),
                 which=which if any(map(is_run, paths)) else None,
                 images=len(clean.labels),
                 clean=score(*clean),
                 pooled=mean([s for name in each for s in each[name].values()]),  # all cells have as many images
-                mce=1 - mean(common).top1 if complete else None,
+                mce=1 - mean(common).top1 if set(COMMON) <= set(each) else None,
                 corruptions=dict(each),
             )
 
@@ -148,21 +125,6 @@ def score_ood(
 
     The images from outside are the positives. They are resized, cropped, converted to the channels of the models' own
     images and normalised like them, so that nothing of this gives them away.
-
-    Args:
-        paths: Run directories, saved folders, shipped names or names on the Hub.
-        name: The other data set.
-        which: Epoch of the weights of runs, "last" or "best".
-        device: Where to predict.
-        root: Folder of the data sets.
-        source: "logits" takes the stored test logits of finished runs as the inside, "weights" predicts them again.
-        on: Labelled images to take as the inside, as in `score_models`; None is the test set of the models.
-
-    Returns:
-        AUROC, AUPR and FPR95 of each detector.
-
-    Raises:
-        UserError: The other data set is the models' own, or something cannot be read.
     """
     models = open_models(paths, which, device)
     inside = models[0].trained_on if on is None else on
@@ -173,7 +135,6 @@ def score_ood(
     if on is None:
         inside_MNK, labels_N = own_logits(models, which, source, root)
     else:
-        check_same_classes(models)
         inside_MNK, labels_N = predict_images(models, labelled_images(models[0], on, root))
     outside_MNK, _ = predict_images(models, outside, f"predicting images of {name}")
     detectors = {}

@@ -84,7 +84,9 @@ def score_runs(
     if source == "logits" and (lacking := [run for run in runs if run.is_finished() and not _has_logits(run, epochs)]):
         if len(runs) > 1:
             raise UserError(f"{lacking[0].path} has no logits, which an ensemble needs; try mixmo compare instead")
-        return _stored(runs[0], epochs)
+        stored = runs[0].read_scores()
+        copied = {which: _report(stored[which]) for which in epochs}
+        return RunScores([str(paths[0])], summary(runs[0]), copied, stored=True)
     summaries, reports = [summary(run) for run in runs], {}
     with Work("scoring runs", len(epochs) * len(runs)) as work:
         for which in epochs:
@@ -117,13 +119,6 @@ def _run_logits(run: Run, which: str, source: str, device: torch.device, root: P
     if source == "logits" and run.is_finished():
         return run.read_logits(which)  # which needs no weights
     return own_logits(open_models([run.path], which, device), which, source="weights", root=root)
-
-
-def _stored(run: Run, epochs: Sequence[str]) -> RunScores:
-    """The scores in scores.json."""
-    stored = run.read_scores()
-    reports = {which: _report(stored[which]) for which in epochs}
-    return RunScores([str(run.path)], summary(run), reports, stored=True)
 
 
 def _report(stored: Mapping[str, Any]) -> Report:

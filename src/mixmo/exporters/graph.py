@@ -16,7 +16,7 @@ class Joined(nn.Module):
     def __init__(self, net: Network, temperature: float) -> None:
         super().__init__()
         self.encoder, self.core = net.encoders[0], net.core
-        self.count = net.answers
+        self.count = net.num_heads
         weight, bias = (torch.cat([head.get_parameter(name) for head in net.heads]) for name in ("weight", "bias"))
         self.head = nn.Linear(weight.shape[1], weight.shape[0])
         self.head.load_state_dict({"weight": weight / temperature, "bias": bias / temperature})

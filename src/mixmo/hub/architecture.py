@@ -17,8 +17,8 @@ from mixmo.utils.errors import UserError
 
 def describe(net: Ensemble) -> list[dict[str, Any]]:
     """Return architectures that may build this network, the likeliest first; the last one needs the bare model."""
-    folded = net.members == 1 and net.answers > 1
-    members = net.answers if folded else net.members
+    folded = net.members == 1 and net.num_heads > 1
+    members = net.num_heads if folded else net.members
     if isinstance(net, Network):
         return [{"create": _name(net, members), "folded": folded, **_arguments(net, members)}]
     if not isinstance(net, Wrapped):

@@ -1,8 +1,7 @@
 """Inference: one image repeated for all M members and their logits averaged, or M different images per pass."""
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from mixmo.data.types import Dataset, Split
 from mixmo.inference.prediction import Prediction
 from mixmo.inference.preparation import resize_and_crop
 from mixmo.metrics.logits import LabelledLogits
-from mixmo.models.metadata import About
 from mixmo.models.network import Ensemble, Network
 from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.errors import UserError, check_whole, first_line
@@ -37,8 +35,7 @@ def predict(
     With `images_per_pass` different images per forward pass of a network with M members (multiplexed inference), 1
     shows each image to all of them (the ensemble), M one image to each (M times the throughput). In between each image
     gets M / images_per_pass members, or one more where this is no whole number; fewer logits of another image are then
-    followed by their mean, which leaves the ensemble as it is. A prediction then depends a little on the other images
-    of its pass.
+    followed by their mean. A prediction then depends a little on the other images of its pass.
 
     Args:
         nets: A network of `mixmo.create`, `mixmo.wrap` or `mixmo.load`; or several, whose members form one ensemble. It
@@ -56,9 +53,6 @@ def predict(
     Raises:
         UserError: If images have another shape or type than the network takes, or networks have other classes.
 
-    Warns:
-        UserWarning: If float images have another size than the network was trained on.
-
     >>> import mixmo
     >>> net = mixmo.create("wrn10_1", classes=10, members=2)
     >>> predict(net, torch.randn(4, 3, 32, 32)).probs.shape
@@ -67,9 +61,12 @@ def predict(
     torch.Size([1, 4, 10])
     """
     nets = [unwrap_ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
-    pixels = _as_tensor(images)
-    _check_arguments(nets, pixels, images_per_pass, calibration, batch_size)
-    pixels = _channels_last(pixels, nets[0]) if pixels.dtype == torch.uint8 else pixels
+    pixels = _checked(images, nets)
+    check_whole("batch_size", 1 if batch_size is None else batch_size)
+    if not isinstance(calibration, Calibration | None):
+        raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
+    for net in nets:
+        check_multiplex(net, images_per_pass)
     if calibration is None and len(nets) == 1 and images_per_pass == 1 and nets[0].about is not None:
         calibration = nets[0].about.calibration
     with evaluating(*nets):
@@ -90,17 +87,7 @@ def predict_split(
     size: int | None = None,
     part: bool = False,
 ) -> LabelledLogits:
-    """Return the logits of every head for a whole split, with its labels.
-
-    Args:
-        net: The network, on the device of the split.
-        dataset: Gives mean and standard deviation.
-        split: Images and labels.
-        precision: "fp32", or "bf16" for autocast.
-        batch_size: Images per batch; by device if None.
-        size: Crop the middle `size` x `size` pixels.
-        part: As in `Split.batches`; there may then be no images at all.
-    """
+    """Return the logits of every head for a split, cropped to `size`, and its labels; `part` as in `Split.batches`."""
     device = split.images.device
     batch_size = batch_size or default_batch(device)
     work = Work("predicting test images" if split is dataset.test else "predicting images", len(split.labels))
@@ -138,12 +125,10 @@ def each_head(net: Ensemble, images_NCHW: Tensor, images_per_pass: int) -> Tenso
 
 def check_multiplex(net: Ensemble, images_per_pass: int) -> None:
     """Raise a UserError if the network cannot predict so many different images per pass."""
-    check_whole("images_per_pass", images_per_pass)
-    shared = net.answers != net.members or (isinstance(net, Network) and len(net.encoders) < net.members)
-    most = 1 if shared else net.members
-    if images_per_pass > most:
-        reason = " (it is folded, or its members share one encoder or head)" if shared else ""
-        raise UserError(f"images_per_pass = {images_per_pass}, but this network reads at most {most}{reason}")
+    shared = net.num_heads != net.members or (isinstance(net, Network) and len(net.encoders) < net.members)
+    if images_per_pass not in range(1, 2 if shared else net.members + 1):
+        most = "1 (it is folded, or its members share one encoder or head)" if shared else net.members
+        raise UserError(f"images_per_pass = {images_per_pass}, but this network reads 1 to {most}")
 
 
 def default_batch(device: torch.device, pixels: int = 0) -> int:
@@ -154,9 +139,8 @@ def default_batch(device: torch.device, pixels: int = 0) -> int:
     >>> [default_batch(torch.device("cuda"), side**2) for side in (32, 128, 224, 4000)]
     [500, 500, 163, 1]
     """
-    if device.type == "cpu":
-        return max(1, min(100, 100 * 64**2 // max(pixels, 1)))
-    return max(1, min(500, 500 * 128**2 // max(pixels, 1)))
+    most, side = (100, 64) if device.type == "cpu" else (500, 128)
+    return max(1, min(most, most * side**2 // max(pixels, 1)))
 
 
 def _logits(net: Ensemble, pixels: Tensor, images_per_pass: int, batch_size: int | None) -> Tensor:
@@ -168,66 +152,37 @@ def _logits(net: Ensemble, pixels: Tensor, images_per_pass: int, batch_size: int
         batch = part.to(parameter.device)
         if net.about is not None and batch.dtype == torch.uint8:
             batch = normalise(resize_and_crop(batch, net.about), net.about.mean, net.about.std)
-        with readable(batch):
+        try:
             parts.append(each_head(net, batch.to(parameter.dtype), images_per_pass).float().to(pixels.device))
+        except UserError:
+            raise
+        except (MemoryError, RuntimeError, ValueError, AssertionError) as error:
+            raise _cannot_read(batch, error) from error
     return torch.cat(parts, dim=1)
 
 
-@contextmanager
-def readable(images_NCHW: Tensor) -> Iterator[None]:
-    """Turn the error of a network that cannot read images into a UserError."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (MemoryError, RuntimeError, ValueError, AssertionError) as error:
-        what = f"{len(images_NCHW)} images of {' x '.join(map(str, images_NCHW.shape[1:]))}"
-        reason, hint = first_line(error), "give them (N, C, H, W), as in training"
-        if exhausted(error):
-            reason, hint = "not enough memory", "give a smaller batch_size"
-        raise UserError(f"the network cannot read {what} ({reason}); {hint}") from error
+def _cannot_read(images_NCHW: Tensor, error: Exception) -> UserError:
+    what = f"{len(images_NCHW)} images of {' x '.join(map(str, images_NCHW.shape[1:]))}"
+    if exhausted(error):
+        return UserError(f"the network cannot read {what} (not enough memory); give a smaller batch_size")
+    return UserError(f"the network cannot read {what} ({first_line(error)}); give them (N, C, H, W), as in training")
 
 
-def _as_tensor(images: object) -> Tensor:
-    if isinstance(images, np.ndarray) and images.dtype.kind in "biuf":
-        images = torch.from_numpy(np.ascontiguousarray(images))
-    if not isinstance(images, Tensor):
-        raise UserError(f"images are a {type(images).__name__}; give a tensor or an array (N, C, H, W)")
-    return images
-
-
-def _check_arguments(
-    nets: Sequence[Ensemble], images: Tensor, images_per_pass: int, calibration: object, batch_size: int | None
-) -> None:
-    check_whole("the number of networks", len(nets))
-    check_whole("batch_size", 1 if batch_size is None else batch_size)
-    for net in nets:
-        check_multiplex(net, images_per_pass)
-    if not isinstance(calibration, Calibration | None):
-        raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
-    if images.ndim != 4 or 0 in images.shape:
-        raise UserError(f"images have shape {tuple(images.shape)}; give (N, C, H, W) (images[None] for a single one)")
+def _checked(images: Tensor | np.ndarray, nets: Sequence[Ensemble]) -> Tensor:
+    """Return float images (N, C, H, W) or uint8 images (N, H, W, C)."""
+    pixels = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images
+    if not isinstance(pixels, Tensor) or pixels.ndim != 4 or 0 in pixels.shape:
+        given = f"a {type(images).__name__} of shape {tuple(getattr(images, 'shape', ()))}"
+        raise UserError(f"images are {given}; give a tensor or an array (N, C, H, W) (images[None] for a single one)")
     abouts = [net.about for net in nets if net.about is not None]
-    if images.is_floating_point():
-        _warn_of_size(images, abouts)
-    elif images.dtype != torch.uint8 or len(abouts) < len(nets):
-        hint = "give floats normalised as in training, or uint8 to a network with net.about"
-        raise UserError(f"images are of type {images.dtype}; {hint}")
-
-
-def _warn_of_size(images_NCHW: Tensor, abouts: Sequence[About]) -> None:
-    """Most networks compute something for any size; for sizes unlike those of training it is less accurate."""
-    side, sizes = tuple(images_NCHW.shape[2:]), {about.size[1:] for about in abouts}
-    if sizes - {side}:
-        message = f"images have {side} pixels, and the network was trained on {sizes.pop()} (net.about.size)"
-        warnings.warn(f"{message}; resize them, or give uint8 images, which are resized", stacklevel=5)
-
-
-def _channels_last(images: Tensor, net: Ensemble) -> Tensor:
-    """Return uint8 images (N, H, W, C)."""
-    channels = net.about.size[0] if net.about else 0
-    if images.shape[-1] == channels:
-        return images
-    if images.shape[1] == channels:
-        return images.permute(0, 2, 3, 1)
-    raise UserError(f"images have shape {tuple(images.shape)}, but the network reads {channels} channels")
+    if pixels.is_floating_point():
+        side, sizes = tuple(pixels.shape[2:]), {about.size[1:] for about in abouts}
+        if sizes - {side}:  # most networks compute something for any size, but less accurately
+            message = f"images have {side} pixels, and the network was trained on {sizes.pop()} (net.about.size)"
+            warnings.warn(f"{message}; resize them, or give uint8 images, which are resized", stacklevel=4)
+        return pixels
+    channels = abouts[0].size[0] if len(abouts) == len(nets) else None
+    if pixels.dtype != torch.uint8 or channels not in (pixels.shape[1], pixels.shape[-1]):
+        given = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
+        raise UserError(f"images are {given}; give normalised floats, or uint8 with the channels of net.about.size")
+    return pixels if pixels.shape[-1] == channels else pixels.permute(0, 2, 3, 1)

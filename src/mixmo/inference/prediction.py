@@ -24,9 +24,6 @@ class Prediction:
         logits: (M, N, K) for M members (the heads of all networks), N images, K classes.
         calibration: What `mixmo.calibrate` fitted; `calibrated`, `sets` and `abstain` need it.
 
-    Raises:
-        UserError: If the logits are not (M, N, K) or not finite, or the calibration is for other classes.
-
     >>> import torch
     >>> twice = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))  # two members that contradict each other
     >>> twice.probs.tolist(), twice.disagreement.tolist()
@@ -41,8 +38,7 @@ class Prediction:
             raise UserError("logits have another shape; give a tensor (members, samples, classes)")
         if self.calibration is not None:
             self.calibration.check_classes(self.logits.shape[-1])
-        failed = int((~self.logits.isfinite()).any(-1).any(0).sum())
-        if failed:  # the largest of them would pass for a prediction
+        if failed := int((~self.logits.isfinite()).any(-1).any(0).sum()):  # the largest would pass for a prediction
             count = f"{failed} of {self.logits.shape[1]} images"
             raise UserError(f"logits of {count} are NaN or infinite; check the images, and whether training diverged")
 

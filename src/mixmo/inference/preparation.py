@@ -1,6 +1,5 @@
 """Prepare images as in training: files are read in batches, uint8 images resized and cropped."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
@@ -42,21 +41,21 @@ def read_images(paths: Iterable[str], about: About, count: int) -> Iterator[Read
     Threads decode them: PIL works outside the interpreter's lock. Two batches are in memory at most.
     """
     channels, height, width = about.size
-    side = _resized_side(about)
+    side = resized_side(about)
     left = iter(paths)
-    waiting: deque[list[tuple[str, Future[np.ndarray]]]] = deque()
     with ThreadPoolExecutor(default_workers()) as pool:
-        while True:
-            chunk = list(islice(left, count))
-            if chunk:
-                waiting.append([(path, pool.submit(decode, path, side)) for path in chunk])
-            if waiting and (len(waiting) > 1 or not chunk):
-                read = _collect(waiting.popleft())
-                if read.paths:
-                    read = read._replace(images=to_shape(centre(read.images, height), channels, height, width))
-                yield read
-            elif not chunk:
-                return
+
+        def submit() -> list[tuple[str, Future[np.ndarray]]]:
+            return [(path, pool.submit(decode, path, side)) for path in islice(left, count)]
+
+        ahead = submit()
+        while ahead:
+            batch, ahead = ahead, submit()
+            read = _collect(batch)
+            batch.clear()  # the decoded images: `read` holds copies
+            if read.paths:
+                read = read._replace(images=to_shape(centre(read.images, height), channels, height, width))
+            yield read
 
 
 def resize_and_crop(images_NHWC: Tensor, about: About) -> Tensor:
@@ -70,14 +69,14 @@ def resize_and_crop(images_NHWC: Tensor, about: About) -> Tensor:
     side, (height, width) = about.size[1], images_NHWC.shape[1:3]
     if (height, width) == about.size[1:]:
         return images_NHWC
-    shorter, resized = min(height, width), _resized_side(about)
+    shorter, resized = min(height, width), resized_side(about)
     size = (resized * height // shorter, resized * width // shorter)
     x_NCHW = F.interpolate(images_NHWC.permute(0, 3, 1, 2).float(), size, mode="bilinear", antialias=True)
     top, left = (round((length - side) / 2) for length in size)
     return x_NCHW[:, :, top : top + side, left : left + side].round().to(torch.uint8).permute(0, 2, 3, 1)
 
 
-def _resized_side(about: About) -> int:
+def resized_side(about: About) -> int:
     _, height, width = about.size
     if height != width:
         raise UserError(f"images are cropped to squares only, not to the network's {height} x {width}; resize them")
@@ -85,7 +84,6 @@ def _resized_side(about: About) -> int:
 
 
 def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> Read:
-    """Wait for the decoded images of a batch."""
     paths, images, failed = [], [], []
     for path, future in batch:
         try:
@@ -97,7 +95,6 @@ def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> Read:
 
 
 def _reason(path: str, error: Exception) -> str:
-    """Return why a file cannot be read, without its path."""
     if isinstance(error, UnidentifiedImageError):
         return "is not an image"
     text = getattr(error, "strerror", None) or first_line(error)

@@ -20,15 +20,10 @@ class StepMixer:
 
     So every loop that counts its steps trains alike, and a resumed one draws what it would have drawn:
     `mix = step_mixer(images, labels, step, steps)`.
-
-    Args:
-        mixer: The mixer.
-        seed: Seed of the draws.
     """
 
     def __init__(self, mixer: Mixer, seed: int = 0) -> None:
-        self.mixer = mixer
-        self.seed = seed
+        self.mixer, self.seed = mixer, seed
 
     def __call__(
         self, images: Tensor, labels: Tensor, step: int, steps: float, *, rank: int = 0, processes: int = 1
@@ -42,17 +37,9 @@ class StepMixer:
             steps: Number of batches of the whole training; math.inf if unknown.
             rank: Number of this process in distributed training, which has its own draws.
             processes: Number of processes.
-
-        Returns:
-            The mixed batch for the network and `mixmo.loss`.
-
-        Raises:
-            UserError: If the batch holds no tensors, or `steps` is not positive.
         """
         if not isinstance(images, Tensor):
             raise UserError(f"images are a {type(images).__name__}; let batches be pairs (images, labels) of tensors")
-        if not steps > 0:
-            raise UserError(f"steps = {steps}; give the number of batches, or math.inf")
         generator = Stream(self.seed, images.device).at("step", step * processes + rank)
         return self.mixer(images, labels, progress=min(1.0, step / steps), generator=generator)
 
@@ -63,9 +50,6 @@ class Collate:
     For loops whose batches cannot be changed on the device. It transfers each image M times; where possible, call the
     mixer on the device instead. The draws are those of the process, which a DataLoader seeds for each worker from
     torch.manual_seed. Set `progress` during training: workers read it, some batches late as they work ahead.
-
-    Args:
-        mixer: The mixer.
     """
 
     def __init__(self, mixer: Mixer) -> None:
@@ -91,5 +75,4 @@ def check_mixer(net: Ensemble, mixer: Mixer) -> None:
     """Raise a UserError unless the network reads as many images as the mixer mixes."""
     net = unwrap_ensemble(net)
     if not isinstance(mixer, Mixer) or net.members != mixer.members:
-        given = f"members={mixer.members}" if isinstance(mixer, Mixer) else f"a {type(mixer).__name__}"
-        raise UserError(f"mixer is {given}; give mixmo.Mixer(..., members={net.members}), as the network has")
+        raise UserError(f"mixer is {mixer!r}; give mixmo.Mixer(..., members={net.members}), as the network has")

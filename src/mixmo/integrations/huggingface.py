@@ -1,7 +1,4 @@
-"""Hugging Face: `MixMoTrainer(net, TrainingArguments(...), mixer=mixer, train_dataset=...)`.
-
-Accelerate needs no class: its loops are plain PyTorch.
-"""
+"""Hugging Face: `MixMoTrainer(net, TrainingArguments(...), mixer=mixer, train_dataset=...)`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,18 +29,16 @@ class MixMoTrainer(Trainer):
 
     Args:
         model: A network of `mixmo.wrap` or `mixmo.create`.
-        args: As for `Trainer`.
+        args: As for `Trainer`; without gradient checkpointing and label smoothing, the model's and the loss's own.
         mixer: Pairs and mixes each batch; of as many members as the network.
         others: Further arguments of `Trainer`.
-
-    Raises:
-        UserError: If network and mixer have different members, or `args` asks for gradient checkpointing or label
-            smoothing, which are the model's and the loss's own.
     """
 
     def __init__(self, model: Ensemble, args: TrainingArguments | None = None, *, mixer: Mixer, **others: Any) -> None:
         check_mixer(model, mixer)
-        _check_arguments(args)
+        if args is not None and (args.gradient_checkpointing or args.label_smoothing_factor):
+            instead = "call net.backbone.gradient_checkpointing_enable(), or give smoothed labels (N, K)"
+            raise UserError(f"gradient_checkpointing and label_smoothing_factor are not supported; {instead}")
         others.setdefault("data_collator", collate)
         super().__init__(model, args, **others)
         self.label_names = [LABELS]  # the Trainer would look for them among the arguments of `forward`
@@ -72,25 +67,16 @@ class MixMoTrainer(Trainer):
             value = F.cross_entropy(logits.float(), labels)
         return (value, {"logits": logits}) if return_outputs else value
 
-    def _set_signature_columns_if_needed(self) -> None:
-        """Keep these columns of a data set: the Trainer would keep the arguments of `forward`."""
+    def _set_signature_columns_if_needed(self) -> None:  # the Trainer would keep the arguments of `forward`
         self._signature_columns = [IMAGES, LABELS, "label"]  # type: ignore[assignment]
-
-
-def _check_arguments(args: TrainingArguments | None) -> None:
-    if args is not None and args.gradient_checkpointing:
-        raise UserError("gradient_checkpointing: call net.backbone.gradient_checkpointing_enable() instead")
-    if args is not None and args.label_smoothing_factor:
-        raise UserError("label_smoothing_factor is not part of MixMo's loss; give smoothed labels (N, K) instead")
 
 
 def collate(samples: Sequence[Mapping[str, Any] | tuple[Any, Any]]) -> dict[str, Tensor]:
     """Return a batch of pairs, or of dicts whose label may be called `label`."""
-    if isinstance(samples[0], Mapping):
-        if IMAGES not in samples[0] or not {LABELS, "label"} & samples[0].keys():
-            raise UserError(f"a sample has {', '.join(samples[0])}; it needs {IMAGES}, and label or {LABELS}")
-        pairs = [(sample[IMAGES], sample[LABELS if LABELS in sample else "label"]) for sample in samples]  # type: ignore[call-overload]
-    else:
-        pairs = list(samples)  # type: ignore[arg-type]
-    images, labels = default_collate(pairs)
+    if isinstance(first := samples[0], Mapping):
+        if IMAGES not in first or not {LABELS, "label"} & first.keys():
+            raise UserError(f"a sample has {', '.join(first)}; it needs {IMAGES}, and label or {LABELS}")
+        key = LABELS if LABELS in first else "label"
+        samples = [(sample[IMAGES], sample[key]) for sample in samples]  # type: ignore[call-overload]
+    images, labels = default_collate(list(samples))
     return {IMAGES: images, LABELS: torch.as_tensor(labels)}

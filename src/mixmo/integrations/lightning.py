@@ -33,9 +33,6 @@ class MixMoModule(LightningModule):
         optimizer: From the parameters to what Lightning's `configure_optimizers` may return, such as
             `lambda parameters: torch.optim.AdamW(parameters, 1e-3)`.
         seed: Seed of the mixing.
-
-    Raises:
-        UserError: If network and mixer have different members.
     """
 
     def __init__(
@@ -43,9 +40,7 @@ class MixMoModule(LightningModule):
     ) -> None:
         super().__init__()
         check_mixer(net, mixer)
-        self.net = net
-        self.mixer = StepMixer(mixer, seed)
-        self.optimizer = optimizer
+        self.net, self.mixer, self.optimizer = net, StepMixer(mixer, seed), optimizer
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the ensemble's logits (N, K)."""
@@ -65,11 +60,9 @@ class MixMoModule(LightningModule):
         return value
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Log NLL and Top1 of the ensemble."""
         self._score("val", *batch)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Log NLL and Top1 of the ensemble."""
         self._score("test", *batch)
 
     def predict_step(self, batch: Tensor | tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
@@ -78,10 +71,10 @@ class MixMoModule(LightningModule):
         return {name: getattr(prediction, name) for name in PREDICTED}
 
     def configure_optimizers(self) -> Any:
-        """Return what `optimizer` makes of the parameters."""
         return self.optimizer(self.net.parameters())
 
     def _score(self, part: str, images: Tensor, labels: Tensor) -> None:
+        """Log NLL and Top1 of the ensemble."""
         logits_NK = self.net(images)
         scores = {f"{part}_nll": nll(logits_NK, labels).float(), f"{part}_top1": top1(logits_NK, labels).float()}
         self.log_dict(scores, prog_bar=True, batch_size=len(images), sync_dist=True)

@@ -10,9 +10,6 @@ class Estimators(nn.Module):
 
     `ClassificationRoutine(Estimators(net), num_classes=K, loss=None, is_ensemble=True)` then evaluates it. The routine
     averages the members' probabilities, where mixmo averages their logits.
-
-    Args:
-        net: A network with M members.
     """
 
     def __init__(self, net: Ensemble) -> None:
@@ -25,14 +22,8 @@ class Estimators(nn.Module):
 
 
 def by_sample(members_MNK: Tensor) -> Tensor:
-    """Return members as its ensemble metrics (Disagreement, MutualInformation, ...) read them.
+    """Return members as its ensemble metrics (Disagreement, MutualInformation, ...) read them, (N, M, K).
 
     Example: `MutualInformation()(by_sample(prediction.members))`.
-
-    Args:
-        members_MNK: Probabilities or logits of each member.
-
-    Returns:
-        The same as (N, M, K).
     """
     return members_MNK.transpose(0, 1)

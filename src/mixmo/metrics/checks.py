@@ -7,9 +7,8 @@ from mixmo.utils.errors import UserError
 
 def check_predictions(logits_MNK: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
     """Float64 logits and int64 labels, or a UserError if they do not fit."""
-    for name, value in (("logits_MNK", logits_MNK), ("labels_N", labels_N)):
-        if not isinstance(value, Tensor):
-            raise UserError(f"{name} is a {type(value).__name__}; pass a tensor")
+    if not isinstance(logits_MNK, Tensor) or not isinstance(labels_N, Tensor):
+        raise UserError(f"got a {type(logits_MNK).__name__} and a {type(labels_N).__name__}; pass tensors")
     if logits_MNK.ndim != 3 or 0 in logits_MNK.shape or logits_MNK.shape[-1] < 2:
         raise UserError(f"logits_MNK has shape {tuple(logits_MNK.shape)}; pass (members, samples, 2 or more classes)")
     if not logits_MNK.isfinite().all():
@@ -21,11 +20,3 @@ def check_predictions(logits_MNK: Tensor, labels_N: Tensor) -> tuple[Tensor, Ten
     if labels_N.min() < 0 or labels_N.max() >= classes:
         raise UserError(f"labels_N contains values that are no class; the classes of the logits are 0 to {classes - 1}")
     return logits_MNK.detach().double(), labels_N.long()
-
-
-def check_halves(halves: tuple[Tensor, Tensor], labels_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Two index tensors on the device of the labels, or a UserError if they are no partition of the samples."""
-    first, second = halves
-    if sorted(first.tolist() + second.tolist()) != list(range(len(labels_N))) or 0 in (len(first), len(second)):
-        raise UserError(f"halves are no partition of {len(labels_N)} samples into two; see random_halves")
-    return first.to(labels_N.device), second.to(labels_N.device)

@@ -18,17 +18,7 @@ DIVERSITY: Registry[Measure] = Registry("diversity measure", taken=("own",))
 
 
 def pair_mean(matrix_PP: Tensor) -> Tensor:
-    """Average a measure over all pairs of different predictors, in both orders: sum_{i != j} d_ij / (P (P - 1)).
-
-    Args:
-        matrix_PP: The measure of every pair, (P, P).
-
-    Returns:
-        The mean, 0-dim.
-
-    >>> pair_mean(torch.tensor([[0.0, 1.0], [3.0, 0.0]])).item()
-    2.0
-    """
+    """Average a measure over all pairs of different predictors, in both orders: sum_{i != j} d_ij / (P (P - 1))."""
     off_diagonal_PP = ~torch.eye(len(matrix_PP), dtype=torch.bool, device=matrix_PP.device)
     return matrix_PP[off_diagonal_PP].mean()
 

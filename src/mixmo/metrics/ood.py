@@ -51,8 +51,7 @@ def mutual_information(logits_MNK: Tensor) -> Tensor:
 @DETECTORS.add("disagreement")
 def disagreement(logits_MNK: Tensor) -> Tensor:
     """Share of pairs of members that predict different classes; zero for one member."""
-    members = len(logits_MNK)
-    class_MN = logits_MNK.argmax(2)
+    members, class_MN = len(logits_MNK), logits_MNK.argmax(2)
     different_N = (class_MN[:, None] != class_MN).sum((0, 1)).double()
     return different_N / max(1, members * (members - 1))
 
@@ -88,13 +87,6 @@ def aupr(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
     sum_t (recall_t - recall_{t-1}) precision_t over the distinct scores t from the highest down, without interpolation:
     the mean, over the OOD samples, of the precision at their own scores. With the in-distribution samples as positives
     ("AUPR-In"): `aupr(-outside_scores, -inside_scores)`.
-
-    Args:
-        inside_scores: Detector scores of in-distribution samples, (I,).
-        outside_scores: Detector scores of OOD samples, (O,).
-
-    Returns:
-        The area, 0-dim float64.
     """
     inside_I, outside_O = (scores.double().sort()[0] for scores in (inside_scores, outside_scores))
     false_O = len(inside_I) - torch.searchsorted(inside_I, outside_O)  # in-distribution, at or above each OOD score
@@ -108,13 +100,6 @@ def fpr95(inside_scores: Tensor, outside_scores: Tensor) -> Tensor:
     A sample is accepted if its score is at most t, the lowest in-distribution score that accepts 95 % of them. This is
     ODIN's definition, in which the threshold needs no OOD data. With the roles exchanged, as some have it:
     `fpr95(-outside_scores, -inside_scores)`.
-
-    Args:
-        inside_scores: Detector scores of in-distribution samples, (I,).
-        outside_scores: Detector scores of OOD samples, (O,).
-
-    Returns:
-        The rate, 0-dim float64.
     """
     needed = -(-19 * len(inside_scores) // 20)  # the ceiling of 95 %, in integers
     return (outside_scores.double() <= inside_scores.double().sort()[0][needed - 1]).double().mean()

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mixmo.metrics.checks import check_halves, check_predictions
+from mixmo.metrics.checks import check_predictions
 from mixmo.metrics.diversity import DIVERSITY, pair_mean
 from mixmo.metrics.scores import METRICS, ece, nll
 from mixmo.metrics.temperature import Halves, calibrate_halves, random_halves
 from mixmo.utils.device import on_cpu
+from mixmo.utils.errors import UserError
 
 
 class Scores(NamedTuple):
@@ -86,16 +87,18 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
         logits_MNK: Logits of every member, (M, N, K).
         labels_N: Class indices, (N,).
         seed: Of the two random halves for the calibrated scores, the same for the ensemble and all members.
-        halves: The indices of the two halves, instead of random ones.
+        halves: The indices of the two halves, a partition of the samples, instead of random ones.
 
     Returns:
         All scores.
 
     Raises:
-        UserError: If logits and labels do not fit, or the halves are no partition of the samples.
+        UserError: If logits and labels do not fit.
     """
     logits_MNK, labels_N = check_predictions(logits_MNK, labels_N)
-    halves = check_halves(random_halves(len(labels_N), seed) if halves is None else halves, labels_N)
+    if len(labels_N) < 2:
+        raise UserError("there is one sample, and calibrated scores need two halves; give more")
+    halves = random_halves(len(labels_N), seed) if halves is None else halves
     diversity = None
     if len(logits_MNK) > 1:
         means = {name: pair_mean(DIVERSITY[name](logits_MNK, labels_N).double()).item() for name in DIVERSITY}
@@ -108,7 +111,6 @@ def evaluate(logits_MNK: Tensor, labels_N: Tensor, seed: int = 0, halves: Halves
 
 
 def _score(logits_NK: Tensor, labels_N: Tensor, halves: Halves) -> Scores:
-    """Every score of one predictor."""
     calibrated = calibrate_halves(logits_NK, labels_N, halves)
     values = {name: float(METRICS[name](logits_NK, labels_N)) for name in METRICS}
     return Scores(

@@ -73,30 +73,13 @@ def fit_temperature(logits_NK: Tensor, labels_N: Tensor) -> float:
 
 
 def random_halves(samples: int, seed: int = 0) -> Halves:
-    """Shuffle 0 .. samples - 1 and cut it in two; of an odd number, the second half has one more.
-
-    Args:
-        samples: How many there are.
-        seed: Of the shuffle.
-
-    Returns:
-        The indices of the two halves.
-    """
+    """Shuffle 0 .. samples - 1 and cut it in two; of an odd number, the second half has one more."""
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
     return order[: samples // 2], order[samples // 2 :]
 
 
 def calibrate_halves(logits_NK: Tensor, labels_N: Tensor, halves: Halves) -> Calibrated:
-    """Divide the logits of each half by the temperature fitted on the other (paper, section 4).
-
-    Args:
-        logits_NK: Logits of the ensemble: the mean of its members'.
-        labels_N: Class indices.
-        halves: The indices of the two halves, such as `random_halves(samples)`.
-
-    Returns:
-        The calibrated logits, with temperatures and halves.
-    """
+    """Divide the logits of each half by the temperature fitted on the other (paper, section 4)."""
     first, second = halves
     temperatures = (
         fit_temperature(logits_NK[first], labels_N[first]),

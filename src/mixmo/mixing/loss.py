@@ -46,12 +46,6 @@ class MixMoLoss(nn.Module):
         Args:
             logits: (heads, N, K) for a Mix, else the ensemble's (N, K).
             target: The Mix, or class indices (N,) or soft targets (N, K).
-
-        Returns:
-            The loss, 0-dim.
-
-        Raises:
-            UserError: If logits and targets do not fit, or (on a CPU) a label is not a class.
         """
         return loss(logits, target) if isinstance(target, Mix) else F.cross_entropy(*_checked_targets(logits, target))
 

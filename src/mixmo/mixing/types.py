@@ -35,15 +35,7 @@ class Mix(NamedTuple):
     feature_mixing: FeatureMixing | None = None
 
     def to(self, where: device | str, *, non_blocking: bool | None = None) -> "Mix":
-        """Move all tensors to a device, for batches that a data loader mixed.
-
-        Args:
-            where: The device.
-            non_blocking: As in `Tensor.to`. By default copies to an accelerator do not block the host, as in Lightning.
-
-        Returns:
-            The same batch on that device.
-        """
+        """Move all tensors to a device; by default copies to an accelerator do not block the host, as in Lightning."""
         ahead = device(where).type not in ("cpu", "mps") if non_blocking is None else non_blocking
 
         def moved(part: Tensor) -> Tensor:

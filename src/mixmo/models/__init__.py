@@ -42,10 +42,18 @@ def create(
     Raises:
         UserError: If there is no such network, or a number is out of range.
     """
+    match = re.fullmatch(r"(\D.*?)(\d+)_(\d+)", str(name))
+    if not match:
+        raise UserError(f"model '{name}' is not of the form family, depth, _, width; for example wrn28_10")
+    if match[1] not in FAMILIES:
+        raise unknown("model family", match[1], FAMILIES)
+    depth, width = int(match[2]), int(match[3])
+    for what, count in (("width", width), ("classes", classes), ("members", members), ("channels", channels)):
+        check_whole(what, count)
     encoders, heads = (members if count is None else count for count in (encoders, heads))
-    family, depth, width = _parsed(name)
-    _check_counts({"width": width, "classes": classes, "members": members, "channels": channels}, encoders, heads)
-    parts = FAMILIES[family](depth, width)
+    if not {encoders, heads} <= {1, members}:
+        raise UserError(f"encoders = {encoders}, heads = {heads}; take one per member, or 1 shared by all")
+    parts = FAMILIES[match[1]](depth, width)
     return Network(
         [parts.encoder(channels) for _ in range(encoders)],
         parts.core(parts.encoded * (members if concat else 1)),
@@ -55,20 +63,3 @@ def create(
         concat=concat,
         name=name,
     )
-
-
-def _parsed(name: str) -> tuple[str, int, int]:
-    """Family, depth and width."""
-    match = re.fullmatch(r"(\D.*?)(\d+)_(\d+)", str(name))
-    if not match:
-        raise UserError(f"model '{name}' is not of the form family, depth, _, width; for example wrn28_10")
-    if match[1] not in FAMILIES:
-        raise unknown("model family", match[1], FAMILIES)
-    return match[1], int(match[2]), int(match[3])
-
-
-def _check_counts(counts: dict[str, int], encoders: int, heads: int) -> None:
-    for what, count in counts.items():
-        check_whole(what, count)
-    if not {encoders, heads} <= {1, counts["members"]}:
-        raise UserError(f"encoders = {encoders}, heads = {heads}; take one per member, or 1 shared by all")

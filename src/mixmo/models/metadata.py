@@ -37,10 +37,9 @@ class About:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        if len(self.size) != 3 or min(self.size) < 1:
-            raise UserError(f"size = {self.size}; give channels, height and width of the network's input")
-        if not len(self.mean) == len(self.std) == self.size[0] or not all(value > 0 for value in self.std):
-            raise UserError(f"mean = {self.mean}, std = {self.std}; give a mean and a positive std per channel")
+        if len(self.size) != 3 or not len(self.mean) == len(self.std) == self.size[0] or not min(self.std) > 0:
+            given = f"size = {self.size}, mean = {self.mean}, std = {self.std}"
+            raise UserError(f"{given}; give (channels, height, width), and a mean and a positive std per channel")
         if isinstance(self.classes, str) or not all(isinstance(name, str) for name in self.classes or ()):
             raise UserError(f"classes = {str(self.classes)[:40]}; give the name of each class, as text")
         if self.resize is not None and self.resize < max(self.size[1:]):
@@ -56,17 +55,7 @@ class About:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "About":
-        """Restore what `to_dict` returned, also after a round trip through JSON.
-
-        Args:
-            saved: The dict; unknown keys are ignored.
-
-        Returns:
-            The metadata.
-
-        Raises:
-            UserError: If it is not that of a network.
-        """
+        """Restore what `to_dict` returned, also after a round trip through JSON; unknown keys are ignored."""
         try:
             known = {name: saved[name] for name in (f.name for f in fields(cls)) if name in saved}
             for name in ("size", "mean", "std", "classes"):

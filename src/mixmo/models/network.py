@@ -30,13 +30,13 @@ class Ensemble(nn.Module):
 
     Attributes:
         members: Images read per forward pass, M; 1 once folded.
-        answers: Number of heads.
+        num_heads: Number of heads.
         stride: Image pixels per position of the mixed features, along each side; the `stride` of its `Mixer`.
         about: How its images are prepared, its classes and its scores, where known.
     """
 
     members: int
-    answers: int
+    num_heads: int
     stride: int
     about: About | None = None
 
@@ -82,9 +82,8 @@ class Ensemble(nn.Module):
     def check_count(self, images_MNCHW: Tensor) -> None:
         """Raise a UserError unless there is one image per member."""
         if len(images_MNCHW) != self.members:
-            folded = self.answers > self.members == 1
-            hint = "train it before it is folded" if folded else f"make the Mixer with members={self.members}"
-            raise UserError(f"{len(images_MNCHW)} images per sample for a network that reads {self.members}; {hint}")
+            given = f"{len(images_MNCHW)} images per sample for a network that reads {self.members}"
+            raise UserError(f"{given}; make the Mixer with members={self.members}, or train before it is folded")
 
 
 def _check_images(images: Tensor, dimensions: int) -> None:
@@ -126,14 +125,13 @@ class Network(Ensemble):
         self.core = core
         self.heads = nn.ModuleList(heads)
         self.members = members
-        self.answers = len(self.heads)
+        self.num_heads = len(self.heads)
         self.stride = stride
         self.concat = concat
 
     def read(
         self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
     ) -> Tensor:
-        """See `Ensemble.read`."""
         self.check_count(images_MNCHW)
         encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
         features = torch.cat(encoded, dim=1) if self.concat else mixing_block(encoded, coefficients)

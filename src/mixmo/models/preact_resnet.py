@@ -8,20 +8,18 @@ from torch import Tensor, nn
 from mixmo.models.network import Parts, Stages, initialise
 from mixmo.utils.errors import UserError
 
-ENCODED = 64
-LINEAR_STD = 0.01
-
 
 def preactresnet(depth: int, width: int) -> Parts:
     """Pre-activation residual network PreActResNet-18-width for 64x64 images (Tiny ImageNet)."""
     if depth != 18:
         raise UserError(f"depth {depth} is not a PreActResNet depth here; take 18")
-    features = 512 * width
-
-    def core(channels: int) -> nn.Module:
-        return initialise(Stages(four_stages(PreActBlock, channels, width)))
-
-    return Parts(encoder, ENCODED, 2, core, lambda classes: dense(features, classes))
+    return Parts(
+        encoder=lambda channels: initialise(nn.Conv2d(channels, 64, 3, stride=2, padding=1, bias=False)),
+        encoded=64,
+        stride=2,
+        core=lambda channels: initialise(Stages(four_stages(PreActBlock, channels, width))),
+        head=lambda classes: initialise(nn.Linear(512 * width, classes), linear_std=0.01),
+    )
 
 
 def four_stages(block: Callable[[int, int, int], nn.Module], channels: int, width: int) -> list[nn.Module]:
@@ -31,14 +29,6 @@ def four_stages(block: Callable[[int, int, int], nn.Module], channels: int, widt
         stages.append(nn.Sequential(block(channels, planes, stride), block(planes, planes, 1)))
         channels = planes
     return stages
-
-
-def encoder(channels: int) -> nn.Module:
-    return initialise(nn.Conv2d(channels, ENCODED, 3, stride=2, padding=1, bias=False))
-
-
-def dense(features: int, classes: int) -> nn.Module:
-    return initialise(nn.Linear(features, classes), linear_std=LINEAR_STD)
 
 
 class PreActBlock(nn.Module):

@@ -9,27 +9,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixmo.models.network import Parts, Stages, initialise
-from mixmo.models.preact_resnet import dense, four_stages
+from mixmo.models.preact_resnet import four_stages
 from mixmo.utils.errors import UserError
-
-ENCODED = 64
 
 
 def resnet(depth: int, width: int) -> Parts:
     """Residual network ResNet-18-width for large images (ImageNet)."""
     if depth != 18:
         raise UserError(f"depth {depth} is not a ResNet depth here; take 18")
-    features = 512 * width
 
     def core(channels: int) -> nn.Module:
         before = nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
         return initialise(Stages(four_stages(BasicBlock, channels, width), before=before))
 
-    return Parts(encoder, ENCODED, 2, core, lambda classes: dense(features, classes))
-
-
-def encoder(channels: int) -> nn.Module:
-    return initialise(nn.Conv2d(channels, ENCODED, 7, stride=2, padding=3, bias=False))
+    return Parts(
+        encoder=lambda channels: initialise(nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)),
+        encoded=64,
+        stride=2,
+        core=core,
+        head=lambda classes: initialise(nn.Linear(512 * width, classes), linear_std=0.01),
+    )
 
 
 class BasicBlock(nn.Module):

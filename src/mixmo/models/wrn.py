@@ -10,14 +10,11 @@ from torch import Tensor, nn
 from mixmo.models.network import Parts, Stages, initialise
 from mixmo.utils.errors import UserError
 
-ENCODED = 16
-
 
 def wrn(depth: int, width: int) -> Parts:
     """Wide residual network WRN-depth-width for small images (CIFAR)."""
     if depth < 10 or (depth - 4) % 6:
         raise UserError(f"depth {depth} is not a WRN depth; take 6n + 4, such as 10, 16, 22, 28 or 40")
-    features = 64 * width
 
     def core(channels: int) -> nn.Module:
         stages: list[nn.Module] = []
@@ -26,17 +23,15 @@ def wrn(depth: int, width: int) -> Parts:
             blocks += [Block(planes, planes, 1) for _ in range((depth - 4) // 6 - 1)]
             stages.append(nn.Sequential(*blocks))
             channels = planes
-        return initialise(Stages(stages, after=nn.Sequential(nn.BatchNorm2d(features), nn.ReLU())))
+        return initialise(Stages(stages, after=nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU())))
 
-    return Parts(encoder, ENCODED, 1, core, lambda classes: dense(features, classes))
-
-
-def encoder(channels: int) -> nn.Module:
-    return initialise(nn.Conv2d(channels, ENCODED, 3, padding=1, bias=False))
-
-
-def dense(features: int, classes: int) -> nn.Module:
-    return initialise(nn.Linear(features, classes))
+    return Parts(
+        encoder=lambda channels: initialise(nn.Conv2d(channels, 16, 3, padding=1, bias=False)),
+        encoded=16,
+        stride=1,
+        core=core,
+        head=lambda classes: initialise(nn.Linear(64 * width, classes)),
+    )
 
 
 class Block(nn.Module):
@@ -53,8 +48,7 @@ class Block(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.conv1(F.relu(self.bn1(x)))
-        out = F.relu(self.bn2(out))
+        out = F.relu(self.bn2(self.conv1(F.relu(self.bn1(x)))))
         if self.stride != 1:
             height, width = out.shape[-2:]  # an odd side needs padding on both ends to meet the shortcut
             out = F.pad(out, (width % 2, 1, height % 2, 1))

@@ -48,7 +48,7 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, d
     check_whole("classes", 2 if classes is None else classes, least=2)
     check_diversity(diversity)
     concat = isinstance(net, Network) and net.concat
-    if members != net.members and (concat or net.members == 1 < net.answers):
+    if members != net.members and (concat or net.members == 1 < net.num_heads):
         raise UserError("the members of a folded or concatenating network are fixed; convert the one before folding")
     result = copy.deepcopy(net)
     if isinstance(result, Network):
@@ -74,7 +74,7 @@ def _convert_network(net: Network, members: int, classes: int | None, diversity:
         net.heads = nn.ModuleList(repeated(heads, 1 if shared else members))
     if classes is not None:
         net.heads = initialise(nn.ModuleList([_new_head(head, classes) for head in net.heads]))
-    net.members, net.answers = members, len(net.heads)
+    net.members, net.num_heads = members, len(net.heads)
 
 
 def _convert_wrapped(net: Wrapped, members: int, classes: int | None, diversity: float) -> None:
@@ -89,10 +89,10 @@ def _convert_wrapped(net: Wrapped, members: int, classes: int | None, diversity:
             else:
                 raise UserError(f"stem '{name}' is not linear in its weights; take a multiple of {net.members} members")
             replace(net.backbone, name, Encoders(copies, old.layout, old.linear))
-        net.members = net.answers = members
+        net.members = net.num_heads = members
     for name in net.heads:
         heads = net.heads_at(name)
-        copies = repeated(list(heads.copies), net.answers)
+        copies = repeated(list(heads.copies), net.num_heads)
         if classes is not None:
             copies = [_new_head(head, classes) for head in copies]
         replace(net.backbone, name, Heads(copies, heads.dim, heads.follows))

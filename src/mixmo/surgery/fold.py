@@ -23,7 +23,7 @@ def fold(net: E) -> E:
     """Return a copy with one encoder in place of M and the same predictions: an ordinary network with M heads.
 
     The encoders' sum for one image, sum_m c_m(x), is a single convolution with the summed weights. The result reads one
-    image per pass (`members` is 1, `answers` still M), cannot be trained further, and is checked against `net`.
+    image per pass (`members` is 1, `num_heads` still M), cannot be trained further, and is checked against `net`.
 
     Args:
         net: A network of `mixmo.create` or `mixmo.wrap`; it is left unchanged.

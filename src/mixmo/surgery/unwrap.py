@@ -51,8 +51,8 @@ def copy_model(model: M) -> M:
 def check_model(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}; give an nn.Module, such as timm.create_model(...)")
-    if isinstance(model, Ensemble) and model.answers > 1:
-        raise UserError(f"the model is an ensemble of {model.answers} already; mixmo.convert changes its members")
+    if isinstance(model, Ensemble) and model.num_heads > 1:
+        raise UserError(f"the model is an ensemble of {model.num_heads} already; mixmo.convert changes its members")
     if getattr(model, "num_classes", None) == 0:  # timm's way to ask for features
         raise UserError("the model has num_classes=0 and outputs features; build it with the number of classes")
     for name, layer in model.named_modules():

@@ -23,7 +23,7 @@ class Wrapped(Ensemble):
     Attributes:
         backbone: The copied model; its optimiser groups, hooks and checkpointing work as before.
         members: Images read per pass, M; 1 once folded.
-        answers: Number of heads.
+        num_heads: Number of heads.
         classes: Number of classes K.
         stride: Image pixels per position of the mixed features, for `mixmo.Mixer(stride=...)`.
         size: (C, H, W) of an image that the backbone takes.
@@ -47,7 +47,7 @@ class Wrapped(Ensemble):
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.members = self.answers = members
+        self.members = self.num_heads = members
         self.classes = classes
         self.stride = stride
         self.size = size
@@ -110,12 +110,12 @@ class Wrapped(Ensemble):
     def _by_head(self, output: Any, samples: int) -> Tensor:
         """Return logits (heads, N, K) from an output with the heads side by side along the classes."""
         logits = logits_of(output)
-        if logits.numel() != samples * self.answers * self.classes:
+        if logits.numel() != samples * self.num_heads * self.classes:
             for head in self.heads:
                 self.heads_at(head)
-            expected = f"{self.answers} heads of {self.classes} classes"
+            expected = f"{self.num_heads} heads of {self.classes} classes"
             raise UserError(f"the backbone outputs {tuple(logits.shape)} instead of {expected}; change it before wrap")
-        return logits.reshape(samples, self.answers, self.classes).transpose(0, 1)
+        return logits.reshape(samples, self.num_heads, self.classes).transpose(0, 1)
 
 
 def logits_of(output: Any) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mixmo import UserError
-from mixmo.evaluation.analysis import activity, core_norms, encoder_norms, separation
+from mixmo.evaluation.analysis.filters import activity, core_norms, encoder_norms, separation
 from mixmo.evaluation.analysis.summary import channel_separation
 from mixmo.models import Network, create
 

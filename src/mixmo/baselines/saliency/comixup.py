@@ -27,11 +27,7 @@ PAIRS = ((0, 1), (0, 2), (1, 2))  # of an output's three most frequent inputs th
 
 
 def part_size(batch: int) -> int:
-    """The largest number of inputs, at most 20, that divides a batch into equal parts.
-
-    >>> part_size(100), part_size(64)
-    (20, 16)
-    """
+    """The largest number of inputs, at most 20, that divides a batch into equal parts."""
     return divisor(batch, PART)
 
 

@@ -55,8 +55,7 @@ def puzzle_energy(own_Nnn: Tensor, other_Nnn: Tensor, x_NCss: Tensor, y_NCss: Te
     without = own_Nnn.clone()  # cost of a block that shows the partner: the own saliency, and the partner's borders
     within = other_Nnn.clone()  # and of one that shows the own image
     for axis, (yy, yx, xy, xx) in ((1, down), (2, right)):
-        first, second = (slice(None, -1), slice(1, None))
-        for part, to_y, to_x in ((first, yy + yx, xx + xy), (second, yy + xy, xx + yx)):
+        for part, to_y, to_x in ((slice(None, -1), yy + yx, xx + xy), (slice(1, None), yy + xy, xx + yx)):
             at = (slice(None),) * axis + (part,)
             without[at] += beta * GAMMA / 2 * to_y
             within[at] += beta * GAMMA / 2 * to_x

@@ -1,4 +1,6 @@
-"""Saliency: the gradient of the loss by each pixel, |dL/dx| over the channels."""
+"""Saliency: the gradient of the loss by each pixel, its root mean square over the channels."""
+
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -17,18 +19,11 @@ def saliency(net: Network, mix: Mix, clean: float) -> tuple[Tensor, Tensor | Non
     """
     images = mix.images.detach().requires_grad_()
     clean_mix = mix._replace(images=images)
-    if clean > 0:
+    with nullcontext() if clean > 0 else evaluating(net):
         value = loss(net(clean_mix), clean_mix)
-        (gradient,) = torch.autograd.grad(value, images, retain_graph=True)
-        return strength(gradient), clean * value
-    with evaluating(net):
-        (gradient,) = torch.autograd.grad(loss(net(clean_mix), clean_mix), images)
-    return strength(gradient), None
-
-
-def strength(gradient_1NCHW: Tensor) -> Tensor:
-    """(N, H, W): the root of the mean square over the channels."""
-    return gradient_1NCHW[0].float().square().mean(1).sqrt()
+        (gradient_1NCHW,) = torch.autograd.grad(value, images, retain_graph=clean > 0)
+    salient_NHW = gradient_1NCHW[0].float().square().mean(1).sqrt()
+    return salient_NHW, clean * value if clean > 0 else None
 
 
 def share(saliency_NHW: Tensor, side: int) -> Tensor:

@@ -53,9 +53,5 @@ def grow(mask_Nnn: Tensor, side: int) -> Tensor:
 
 
 def divisor(length: int, most: int) -> int:
-    """The largest divisor of a length that is not above `most`.
-
-    >>> divisor(16, 4), divisor(2, 4), divisor(14, 4)
-    (4, 2, 2)
-    """
+    """The largest divisor of a length that is not above `most`."""
     return max(d for d in range(1, min(length, most) + 1) if length % d == 0)

@@ -1,8 +1,4 @@
-"""Training dynamics of a run: its metrics.jsonl as columns, one value per scored epoch.
-
-A column is named by its path in a line, joined by dots: `epoch`, `lr`, `p`, `train.loss`, `test.ensemble.top1`,
-`test.members.0.nllc`, `test.diversity.ratio_error`, ...
-"""
+"""Training dynamics of a run: its metrics.jsonl as columns such as `lr`, `test.members.0.nllc`, one value per epoch."""
 
 import csv
 import io
@@ -11,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mixmo.runs.directory import Run
 from mixmo.runs.metrics_log import flat
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, check_whole
 
 Columns = Mapping[str, Sequence[float]]
 
@@ -31,13 +27,8 @@ def scored(table: Columns, last: int) -> int:
 
 
 def average(table: Columns, last: int = 10) -> dict[str, float]:
-    """Average each column over the last epochs (the paper reports the last 10), without NaN.
-
-    >>> average({"epoch": [1, 2, 3], "lr": [0.3, 0.2, 0.1]}, last=2)["epoch"]
-    2.5
-    """
-    if last < 1:
-        raise UserError(f"last = {last}; average over at least 1 epoch")
+    """Average each column over the last epochs (the paper reports the last 10), without NaN."""
+    check_whole("last", last)
     means = {}
     for name, values in table.items():
         known = [value for value in values[-scored(table, last) :] if not math.isnan(value)]
@@ -47,13 +38,7 @@ def average(table: Columns, last: int = 10) -> dict[str, float]:
 
 
 def to_csv(tables: Mapping[str, Columns]) -> str:
-    """Write the columns of some runs as one CSV table, one line per epoch and run; empty where a run lacks a value.
-
-    >>> print(to_csv({"runs/a": {"epoch": [1, 2], "lr": [0.5, 0.25]}}), end="")
-    run,epoch,lr
-    runs/a,1,0.5
-    runs/a,2,0.25
-    """
+    """Write the columns of some runs as one CSV table, one line per epoch and run; empty where a run lacks a value."""
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -25,24 +25,16 @@ class Activity(NamedTuple):
 
 
 def l1_norms(weight: Tensor) -> Tensor:
-    """Return the l1 norm of each filter of a convolution, (filters,).
-
-    >>> l1_norms(torch.tensor([[[[1.0, -2.0]]], [[[0.5, 0.0]]]])).tolist()
-    [3.0, 0.5]
-    """
+    """Return the l1 norm of each filter of a convolution, (filters,)."""
     return weight.detach().flatten(1).abs().sum(1)
 
 
 def encoder_norms(net: Network) -> Tensor:
     """Return the l1 norms of the encoders' filters, (encoders, channels), as the paper shows them."""
-    return torch.stack([l1_norms(_first_convolution(encoder)) for encoder in net.encoders])
-
-
-def _first_convolution(encoder: nn.Module) -> Tensor:
-    for layer in encoder.modules():
-        if isinstance(layer, nn.Conv2d):
-            return layer.weight
-    raise UserError(f"an encoder ({type(encoder).__name__}) has no convolution, so it has no filters to measure")
+    layers = [[layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d)] for encoder in net.encoders]
+    if not all(layers):
+        raise UserError("an encoder of the network has no convolution, so it has no filters to measure")
+    return torch.stack([l1_norms(first.weight) for first, *_ in layers])
 
 
 def separation(norms_MC: Tensor) -> float:
@@ -51,9 +43,6 @@ def separation(norms_MC: Tensor) -> float:
     With q_mc = n_mc / sum_c n_mc, the share of member m's total norm that lies in channel c, two members overlap by
     sum_c min(q_ic, q_jc). The separation is 1 minus the overlap, which is the total variation distance of q_i and q_j,
     averaged over all pairs. Scaling an encoder changes nothing.
-
-    >>> separation(torch.tensor([[2.0, 0.0], [0.0, 5.0]])), separation(torch.tensor([[2.0, 1.0], [4.0, 2.0]]))
-    (1.0, 0.0)
     """
     members, norms_MC = len(norms_MC), norms_MC.double()
     share_MC = norms_MC / norms_MC.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
@@ -63,12 +52,7 @@ def separation(norms_MC: Tensor) -> float:
 
 
 def core_norms(net: Network) -> dict[str, Tensor]:
-    """Return the l1 norms of the filters of every convolution of the core network, without shortcuts, as published.
-
-    >>> from mixmo.models import create
-    >>> {name: len(norms) for name, norms in core_norms(create("wrn10_1", classes=10)).items()}["stages.2.0.conv2"]
-    64
-    """
+    """Return the l1 norms of the filters of every convolution of the core network, without shortcuts, as published."""
     return {
         name: l1_norms(layer.weight)
         for name, layer in net.core.named_modules()
@@ -80,10 +64,6 @@ def activity(norms: Mapping[str, Tensor], threshold: float) -> Activity:
     """Count the active filters at threshold t_a: those with a norm of at least t_a of the largest in their layer.
 
     A layer whose weights are all zero has none.
-
-    >>> layers = {"narrow": torch.tensor([1.0, 0.1]), "wide": torch.tensor([1.0, 1.0, 1.0, 1.0])}
-    >>> activity(layers, 0.4)[2:]
-    (0.75, 0.8333333333333334)
     """
     if not 0 <= threshold <= 1:
         raise UserError(f"threshold = {threshold}; it is a share of the layer's largest norm: give one from 0 to 1")

@@ -25,8 +25,6 @@ LAST = 10  # epochs the paper averages over
 
 @dataclass(frozen=True)
 class RunAnalysis:
-    """One run."""
-
     run: str
     encoders: list[list[float]]  # l1 norms, (encoders, channels)
     separation: float | None  # of the members' channels; None where there is one encoder only
@@ -47,7 +45,6 @@ class Analysis:
     diversity: dict[str, list[list[float]]]  # measure -> matrix over pairs of predictors
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists and numbers, ready for JSON."""
         return {name: json_ready(value) for name, value in asdict(self).items()}
 
 
