@@ -24,11 +24,6 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
         raise UserError(f"{name} = {value!r}; give a whole number, at least {least}")
 
 
-def check_members(members: int) -> None:
-    """Check a number of members."""
-    check_whole("members", members)
-
-
 def check_number(name: str, value: object) -> None:
     """Check that an argument is a real number."""
     if isinstance(value, bool) or not isinstance(value, Real):

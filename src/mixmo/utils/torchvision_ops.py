@@ -1,8 +1,6 @@
 """Make a torchvision built for CUDA importable beside a PyTorch without CUDA; timm, torchmetrics, lightning import it.
 
-Such a torchvision cannot load its C++ operators, and its import fails at two of them ("operator torchvision::nms does
-not exist"). Declared without an implementation they let the import pass; torchvision reports what is missing when a
-detection operator is called.
+Its import fails at two operators that it cannot load, and passes where they are declared without an implementation.
 """
 
 import sys
@@ -15,7 +13,7 @@ OPERATORS = ("nms", "qnms")
 
 
 class _Finder:
-    """Declares the missing operators just before torchvision needs them; changes nothing where they are there."""
+    """Declares the missing operators just before torchvision needs them."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None, /
@@ -28,7 +26,7 @@ class _Finder:
 
 
 def install() -> None:
-    """Watch for the import of torchvision. Imports nothing itself."""
+    """Watch for the import of torchvision."""
     if MODULE not in sys.modules:
         sys.meta_path.insert(0, _Finder())
 
