@@ -1,18 +1,17 @@
-"""Benchmark training and prediction of a recipe against a vanilla network: images/s, FLOP/s, memory.
+"""Benchmark training and prediction of a recipe against a vanilla network, on random images.
 
-Images are random, in the shape of the recipe's data set. Compilation, the search for kernels and the first steps are
-not timed; every number is the median of several repeats.
+Compilation and the first steps are not timed; every number is the median of several repeats.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from mixmo.data.folder import PREFIX
 from mixmo.data.types import Dataset
@@ -21,7 +20,7 @@ from mixmo.engine.preflight import check_fit
 from mixmo.engine.step import Graph, sgd
 from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.inference.predict import predict_split
-from mixmo.models import Network, multiply_adds
+from mixmo.models import multiply_adds
 from mixmo.recipes import METHODS, Recipe
 from mixmo.recipes.protocols import FACTS
 from mixmo.surgery.fold import fold
@@ -63,18 +62,7 @@ class Result:
 def benchmark(
     recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float, repeats: int
 ) -> Iterator[Result]:
-    """Benchmark training and prediction of a recipe and of its vanilla network.
-
-    Args:
-        recipe: What to time.
-        device: Where to run.
-        compiled: Whether to compile the step; by default on a GPU.
-        seconds: Approximate length of a repeat.
-        repeats: Repeats per measurement.
-
-    Yields:
-        The result so far, after each of its rows.
-    """
+    """Yield the result so far after each measurement, of `repeats` times about `seconds`."""
     on_gpu = device.type == "cuda"
     compiled = on_gpu if compiled is None else compiled
     dataset = synthetic(recipe.dataset, device)
@@ -103,16 +91,17 @@ def benchmark(
 
 
 def timer_rows(timer: StepTimer, meter: "Meter") -> Iterator[Row]:
-    """Measure one network."""
     recipe, dataset = timer.recipe, timer.dataset
     n, test = recipe.batch_size, len(dataset.test.labels)
     if meter.network == "vanilla":
         yield meter("plain eager loop", plain(timer), n, passes=3)
     yield meter("training step", timer.same_step, n, passes=3, warm_up=timer.warm_up)
     yield meter("training end to end", timer.next_step, n, passes=3, memory=False)
-    yield meter("prediction", predictor(timer.net, dataset, recipe), test)
+    predict = partial(predict_split, dataset=dataset, split=dataset.test, precision=recipe.precision, size=recipe.size)
+    yield meter("prediction", lambda: predict(timer.net), test)
     if foldable(recipe):
-        yield meter("prediction, folded", predictor(fold(timer.net), dataset, recipe), test)
+        folded = fold(timer.net)
+        yield meter("prediction, folded", lambda: predict(folded), test)
 
 
 def foldable(recipe: Recipe) -> bool:
@@ -120,14 +109,16 @@ def foldable(recipe: Recipe) -> bool:
     return recipe.members > 1 and recipe.encoders != 1 and recipe.mask != "concat"
 
 
-class Meter:
+class Meter(NamedTuple):
     """Measures the rows of one network."""
 
-    def __init__(
-        self, network: str, operations: int, peak: float, device: torch.device, seconds: float, repeats: int, work: Work
-    ) -> None:
-        self.network, self.operations, self.peak = network, operations, peak
-        self.device, self.seconds, self.repeats, self.work = device, seconds, repeats, work
+    network: str
+    operations: int
+    peak: float
+    device: torch.device
+    seconds: float
+    repeats: int
+    work: Work
 
     def __call__(
         self,
@@ -208,11 +199,6 @@ def vanilla(recipe: Recipe) -> Recipe:
     changes: dict[str, Any] = {"encoders": None, "heads": None, "association": "own", "rho": 0.0}
     changes |= {"augmix": False, "pixel": "none", "feature_mixing": "none", "saliency": "none", "subnets": 0}
     return recipe.replace(**{**METHODS["vanilla"].changes, **changes})
-
-
-def predictor(net: Network, dataset: Dataset, recipe: Recipe) -> Callable[[], Tensor]:
-    """Return a function that predicts the test set."""
-    return lambda: predict_split(net, dataset, dataset.test, recipe.precision, size=recipe.size).logits
 
 
 def synthetic(name: str, device: torch.device) -> Dataset:
