@@ -59,8 +59,6 @@ class Draws(NamedTuple):
 
 
 class Batches:
-    """The training batches of a recipe over a split."""
-
     def __init__(
         self, recipe: Recipe, dataset: Dataset, split: Split, part: slice = slice(None), net: Network | None = None
     ) -> None:

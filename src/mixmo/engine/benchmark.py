@@ -32,8 +32,6 @@ SHAPES = {name: facts for name, facts in FACTS.items() if not name.startswith(PR
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement of a benchmark."""
-
     network: str  # "vanilla", or the recipe's own
     what: str
     images_per_second: float
@@ -47,8 +45,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """All measurements of a benchmark."""
-
     device: str
     torch: str
     architecture: str
@@ -110,8 +106,6 @@ def foldable(recipe: Recipe) -> bool:
 
 
 class Meter(NamedTuple):
-    """Measures the rows of one network."""
-
     network: str
     operations: int
     peak: float
@@ -202,7 +196,6 @@ def vanilla(recipe: Recipe) -> Recipe:
 
 
 def synthetic(name: str, device: torch.device) -> Dataset:
-    """Return random images and labels in the shape of a data set."""
     if name not in SHAPES:
         raise UserError(f"no benchmark in the shape of data set '{name}'; there are: {', '.join(SHAPES)}")
     return random_dataset(f"random {name}", SHAPES[name], device)

@@ -19,8 +19,6 @@ MARGIN = 0.98  # share of the remaining time that is planned for: steps vary
 
 
 class Pace(NamedTuple):
-    """Measured times in seconds."""
-
     spent: float  # on measuring
     step: float
     scoring: float  # per epoch

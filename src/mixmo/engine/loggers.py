@@ -49,7 +49,6 @@ class Loggers:
         self.others += later
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Log one line of metrics.jsonl."""
         self.call("log_metrics", numbers(line), line["step"])
 
     def finish(self, status: str = "success") -> None:

@@ -22,7 +22,6 @@ Forward = Callable[[Draws], tuple[Tensor, Tensor]]  # loss and heads' accuracy
 
 
 def sgd(net: nn.Module, recipe: Recipe, lr: float, fused: bool = True) -> torch.optim.SGD:
-    """Return the recipe's optimiser."""
     return torch.optim.SGD(
         net.parameters(),
         lr=lr,

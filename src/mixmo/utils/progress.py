@@ -77,15 +77,12 @@ class Work:
 
 
 class Bytes(Work):
-    """Work that is counted in bytes."""
-
     def amount(self) -> str:
         total = "" if self.total is None else f" of {self.total / 1e6:,.1f}"
         return f"{self.done / 1e6:,.1f}{total} MB"
 
 
 def track(items: Collection[T], doing: str) -> Iterator[T]:
-    """Iterate over the items as a piece of work."""
     with Work(doing, len(items)) as work:
         for item in items:
             yield item
@@ -171,7 +168,6 @@ class Board:
             self.write("".join(f"{line}\n" for line in lines), len(lines))
 
     def say(self, text: str) -> None:
-        """Write a line at once."""
         with _lock:
             self.write(f"{text}\n")
             self.next = time.monotonic() + EVERY
@@ -225,7 +221,6 @@ def bars(works: Collection[Work], width: int) -> list[str]:
 
 
 def columns(stream: Any) -> int:
-    """Return the width of a terminal."""
     with suppress(OSError, ValueError):
         return int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
     return 80

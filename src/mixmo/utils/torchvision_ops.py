@@ -9,7 +9,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 MODULE = "torchvision._meta_registrations"  # imported after torchvision has tried to load its operators, and needs them
-OPERATORS = ("nms", "qnms")
 
 
 class _Finder:
@@ -26,7 +25,6 @@ class _Finder:
 
 
 def install() -> None:
-    """Watch for the import of torchvision."""
     if MODULE not in sys.modules:
         sys.meta_path.insert(0, _Finder())
 
@@ -36,6 +34,6 @@ def declare_missing() -> None:
     import torch
 
     if torch.version.cuda is None:
-        for name in OPERATORS:
+        for name in ("nms", "qnms"):
             if not hasattr(torch.ops.torchvision, name):
                 torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
