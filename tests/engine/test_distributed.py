@@ -142,7 +142,7 @@ import atexit, sys
 import torch.distributed as dist
 class Abort:
     def __del__(self): print("Python ends", flush=True)
-kept, sys.argv = Abort(), ["mixmo", "train", "nonsense"]
+kept, sys.argv = Abort(), ["mixmo", "train", "nonsense", "--out", "run"]
 dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
 atexit.register(print, "registered")
 from mixmo.cli.app import command

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mixmo.engine import Runtime, results, scoring, train
+from mixmo.engine import Runtime, records, scoring, train
 from mixmo.recipes import Recipe, named
 
 RUNTIME = Runtime(device="cpu", quiet=True)
@@ -32,8 +32,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(Recipe, "network")
     count(scoring, "predict_split")
     count(Path, "read_text", lambda path: path.name == "recipe.yaml")
-    monkeypatch.setattr(results, "evaluate", scoring.evaluate)
-    for module in (scoring, results):
+    monkeypatch.setattr(records, "evaluate", scoring.evaluate)
+    for module in (scoring, records):
         count(module, "evaluate")
     return counts
 

@@ -11,8 +11,6 @@ EVERY = 5  # steps between two updates: often enough for a horizon of hundreds o
 
 
 class Average:
-    """A copy of a network with averaged weights and batch statistics, over a horizon in steps."""
-
     def __init__(self, net: Ensemble, horizon: float) -> None:
         self.net: Ensemble = copy.deepcopy(net).requires_grad_(False)
         self.horizon = horizon

@@ -1,7 +1,6 @@
 """Make a Mix from sample indices, on the device: pairing, crop, flip, AugMix, normalisation, mixing.
 
-`draw` holds all the randomness of a step; `mix` is a pure function of it, without a host sync or a loop over samples,
-so that it can be compiled and captured together with the network.
+`draw` holds all the randomness; `mix` is a pure function of it that can be compiled and captured with the network.
 """
 
 from typing import NamedTuple
@@ -60,15 +59,10 @@ class Draws(NamedTuple):
 
 
 class Batches:
-    """The training batches of a recipe over a split."""
-
     def __init__(
         self, recipe: Recipe, dataset: Dataset, split: Split, part: slice = slice(None), net: Network | None = None
     ) -> None:
-        """Prepare batches; draws are for all samples of a batch, and only `part` of them is made here.
-
-        Feature mixing needs the shapes of the features of `net`, by default those of a new network of the recipe.
-        """
+        """Draw for all samples of a batch, of which `part` is made here; feature mixing needs the shapes in `net`."""
         self.part = part
         self.recipe = recipe
         self.dataset = dataset
@@ -89,10 +83,7 @@ class Batches:
     def draw(
         self, unique: Tensor, generator: Generator, partners: Partners | None = None, pool: Split | None = None
     ) -> Draws:
-        """Draw the randomness of a step over these samples, and partners where none are given.
-
-        The indices are those of the split, or of the `pool` of this step if the split is streamed.
-        """
+        """Draw the randomness of a step over these samples of the split or, if it is streamed, of the step's `pool`."""
         recipe, device = self.recipe, unique.device
         members, n = recipe.members, recipe.batch_size
 

@@ -1,18 +1,17 @@
-"""Benchmark training and prediction of a recipe against a vanilla network: images/s, FLOP/s, memory.
+"""Benchmark training and prediction of a recipe against a vanilla network, on random images.
 
-Images are random, in the shape of the recipe's data set. Compilation, the search for kernels and the first steps are
-not timed; every number is the median of several repeats.
+Compilation and the first steps are not timed; every number is the median of several repeats.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from mixmo.data.folder import PREFIX
 from mixmo.data.types import Dataset
@@ -21,7 +20,7 @@ from mixmo.engine.preflight import check_fit
 from mixmo.engine.step import Graph, sgd
 from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.inference.predict import predict_split
-from mixmo.models import Network, multiply_adds
+from mixmo.models import multiply_adds
 from mixmo.recipes import METHODS, Recipe
 from mixmo.recipes.protocols import FACTS
 from mixmo.surgery.fold import fold
@@ -33,8 +32,6 @@ SHAPES = {name: facts for name, facts in FACTS.items() if not name.startswith(PR
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement of a benchmark."""
-
     network: str  # "vanilla", or the recipe's own
     what: str
     images_per_second: float
@@ -48,8 +45,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """All measurements of a benchmark."""
-
     device: str
     torch: str
     architecture: str
@@ -63,18 +58,7 @@ class Result:
 def benchmark(
     recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float, repeats: int
 ) -> Iterator[Result]:
-    """Benchmark training and prediction of a recipe and of its vanilla network.
-
-    Args:
-        recipe: What to time.
-        device: Where to run.
-        compiled: Whether to compile the step; by default on a GPU.
-        seconds: Approximate length of a repeat.
-        repeats: Repeats per measurement.
-
-    Yields:
-        The result so far, after each of its rows.
-    """
+    """Yield the result so far after each measurement, of `repeats` times about `seconds`."""
     on_gpu = device.type == "cuda"
     compiled = on_gpu if compiled is None else compiled
     dataset = synthetic(recipe.dataset, device)
@@ -103,16 +87,17 @@ def benchmark(
 
 
 def timer_rows(timer: StepTimer, meter: "Meter") -> Iterator[Row]:
-    """Measure one network."""
     recipe, dataset = timer.recipe, timer.dataset
     n, test = recipe.batch_size, len(dataset.test.labels)
     if meter.network == "vanilla":
         yield meter("plain eager loop", plain(timer), n, passes=3)
     yield meter("training step", timer.same_step, n, passes=3, warm_up=timer.warm_up)
     yield meter("training end to end", timer.next_step, n, passes=3, memory=False)
-    yield meter("prediction", predictor(timer.net, dataset, recipe), test)
+    predict = partial(predict_split, dataset=dataset, split=dataset.test, precision=recipe.precision, size=recipe.size)
+    yield meter("prediction", lambda: predict(timer.net), test)
     if foldable(recipe):
-        yield meter("prediction, folded", predictor(fold(timer.net), dataset, recipe), test)
+        folded = fold(timer.net)
+        yield meter("prediction, folded", lambda: predict(folded), test)
 
 
 def foldable(recipe: Recipe) -> bool:
@@ -120,14 +105,14 @@ def foldable(recipe: Recipe) -> bool:
     return recipe.members > 1 and recipe.encoders != 1 and recipe.mask != "concat"
 
 
-class Meter:
-    """Measures the rows of one network."""
-
-    def __init__(
-        self, network: str, operations: int, peak: float, device: torch.device, seconds: float, repeats: int, work: Work
-    ) -> None:
-        self.network, self.operations, self.peak = network, operations, peak
-        self.device, self.seconds, self.repeats, self.work = device, seconds, repeats, work
+class Meter(NamedTuple):
+    network: str
+    operations: int
+    peak: float
+    device: torch.device
+    seconds: float
+    repeats: int
+    work: Work
 
     def __call__(
         self,
@@ -210,13 +195,7 @@ def vanilla(recipe: Recipe) -> Recipe:
     return recipe.replace(**{**METHODS["vanilla"].changes, **changes})
 
 
-def predictor(net: Network, dataset: Dataset, recipe: Recipe) -> Callable[[], Tensor]:
-    """Return a function that predicts the test set."""
-    return lambda: predict_split(net, dataset, dataset.test, recipe.precision, size=recipe.size).logits
-
-
 def synthetic(name: str, device: torch.device) -> Dataset:
-    """Return random images and labels in the shape of a data set."""
     if name not in SHAPES:
         raise UserError(f"no benchmark in the shape of data set '{name}'; there are: {', '.join(SHAPES)}")
     return random_dataset(f"random {name}", SHAPES[name], device)

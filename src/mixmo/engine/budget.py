@@ -19,8 +19,6 @@ MARGIN = 0.98  # share of the remaining time that is planned for: steps vary
 
 
 class Pace(NamedTuple):
-    """Measured times in seconds."""
-
     spent: float  # on measuring
     step: float
     scoring: float  # per epoch
@@ -28,10 +26,7 @@ class Pace(NamedTuple):
 
 
 def measure(step: Step, draws: Iterable[Draws], steps: int, scorer: Scorer, wait: Callable[[], None]) -> Pace:
-    """Time some of the `steps` of an epoch and a scoring, then restore weights, momentum and meter.
-
-    `wait` returns once the device has taken the steps.
-    """
+    """Time some of the `steps` of an epoch, which `wait` waits for, and a scoring; restore weights, momentum, meter."""
     began = time.monotonic()
     kept = {name: tensor.clone() for name, tensor in step.net.state_dict().items()}
     warm = min(Graph.WARMUP + 2, steps - 1)

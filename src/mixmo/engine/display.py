@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -55,10 +54,8 @@ class Progress(Work):
                 self.board.say(line)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         if self.board is not None and self.board.live and self.done < self.schedule.steps:
             self.board.say(f"{self.what()}  step {self.done:.0f}/{self.schedule.steps}")
 

@@ -1,8 +1,6 @@
 """Several processes, one training: `torchrun --nproc-per-node 8 -m mixmo train ...`, or Slurm's `srun`.
 
-Everything random is drawn for the global batch, alike in all processes; each then works on its part of it. So batch
-size, learning rate, steps and results do not depend on the number of devices. Lightning Fabric finds out how the
-processes were started, connects them and hands out the devices.
+Each draws all that is random for the global batch and works on a part: results do not depend on the number of devices.
 """
 
 import atexit
@@ -88,7 +86,7 @@ class Processes(World):
         self.rank, self.size = self.fabric.global_rank, self.fabric.world_size
         self.device = self.fabric.device
         self.hosts = dist.new_group(backend="gloo") if self.device.type == "cuda" else None
-        atexit.register(leave)
+        atexit.register(dist.destroy_process_group)  # gloo's threads, left running, may abort a process that ends
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -135,18 +133,8 @@ def world(accelerator: str) -> World:
         raise UserError(f"{reason}; start as many per node as it has devices") from error
 
 
-def leave() -> None:
-    """Stop gloo's threads, which Fabric leaves running and which may abort the process while it ends."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 def end(status: int) -> NoReturn:
-    """End one of several processes: all that is registered for it, but not Python's last steps after that.
-
-    During these, gloo may abort a process all the same, one in fifteen on a busy machine; torchrun then calls a
-    training failed that is finished.
-    """
+    """End one of several processes without Python's last steps, in which gloo may abort: torchrun would report that."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -169,17 +157,9 @@ def raise_if_process_lost(error: BaseException, world: World, step: int, checkpo
     lost = isinstance(error, dist.DistError) or any(word in str(error) for word in words)
     if world.size > 1 and isinstance(error, RuntimeError) and lost:
         kept = f"the checkpoint of step {int(checkpoint.name)} is complete" if checkpoint else "no checkpoint exists"
-        what = f"another process of this training was lost by step {step} ({_reason(error)})"
+        reason = re.sub(r"^\[\S+\] ", "", first_line(error)).partition(". ")[0]  # without source file and advice
+        what = f"another process of this training was lost by step {step} ({reason})"
         raise UserError(f"{what}; {kept}: start all of them again with --resume") from error
-
-
-def _reason(error: RuntimeError) -> str:
-    """Return the message of a library without its source file and advice.
-
-    >>> _reason(RuntimeError("[/a/gloo/pair.cc:537] Read error [::1]:25510: Connection reset by peer. GLHF!"))
-    'Read error [::1]:25510: Connection reset by peer'
-    """
-    return re.sub(r"^\[\S+\] ", "", first_line(error)).partition(". ")[0]
 
 
 def all_mean(values: Tensor) -> Tensor:

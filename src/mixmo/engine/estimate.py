@@ -18,8 +18,6 @@ STEPS = 20
 
 
 class Estimate(NamedTuple):
-    """Steps and time of a training."""
-
     device: str
     steps: int
     steps_per_epoch: int

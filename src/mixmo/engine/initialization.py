@@ -17,11 +17,7 @@ from mixmo.utils.rng import Stream
 
 @on_cpu
 def fresh_network(recipe: Recipe, dataset: Dataset, trained: bool = True) -> Network:
-    """Return the recipe's network with its initial weights, the same on every device.
-
-    Without `trained` they are random, also where the recipe names a network to start from. The metadata of that
-    network are then in `about`.
-    """
+    """Return the recipe's network with its initial weights, the same on every device; random ones if not `trained`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Stream(recipe.seed, torch.device("cpu")).at("weights").initial_seed())
         net = recipe.network(len(dataset.classes), dataset.train.images.shape[3])
@@ -33,10 +29,7 @@ def fresh_network(recipe: Recipe, dataset: Dataset, trained: bool = True) -> Net
 
 
 def load_start(net: Network, start: str, dataset: Dataset) -> None:
-    """Fill the network with the weights of `start`, converted to its members and to the classes of the data set.
-
-    The heads are kept where the classes have the same names; else they are new.
-    """
+    """Fill the network with the weights and metadata of `start`; the heads are new unless the classes are the same."""
     given = load(start)
     if not isinstance(given, Network):
         raise UserError(f"start = {start} is a {type(given).__name__}; train it in your own loop")
@@ -51,10 +44,7 @@ def load_start(net: Network, start: str, dataset: Dataset) -> None:
 
 
 def start_normalisation(recipe: Recipe, dataset: Dataset, source: Network | Run) -> Dataset:
-    """Return the data set with the normalisation that the network to start from was trained with.
-
-    The `source` is the fresh network, or the run, whose dataset.json has it, where the training is resumed.
-    """
+    """Return the data set with the normalisation of the network to start from, in its metadata or in dataset.json."""
     if recipe.start is None:
         return dataset
     if isinstance(source, Run):

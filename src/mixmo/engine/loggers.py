@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,51 +38,38 @@ class Loggers:
             raise UserError("logger 'tensorboard' needs another package; pip install 'mixmo[tensorboard]'")
 
     def start(self, hyperparameters: Mapping[str, Any], logged: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Begin, or continue after these lines of metrics.jsonl.
-
-        The built-in files are written again, since the lines after the last checkpoint will come again; other loggers
-        keep what they have.
-        """
+        """Begin, or continue after these lines of metrics.jsonl: built-in files are written again, others go on."""
         for name in self.names:
             shutil.rmtree(self.folder / name, ignore_errors=True)
         self.ours = [built_in(name, self.folder) for name in self.names]
-        for logger in (*self.ours, *([] if logged else self.others)):
-            with self.harmless(logger), contextlib.suppress(NotImplementedError):  # a CSV file has no place for them
-                logger.log_hyperparams(dict(hyperparameters))
+        later, self.others = (self.others, []) if logged else ([], self.others)
+        self.call("log_hyperparams", dict(hyperparameters))
         for line in logged:
-            for logger in self.ours:
-                with self.harmless(logger):
-                    logger.log_metrics(numbers(line), line["step"])
+            self.log(line)
+        self.others += later
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Log one line of metrics.jsonl."""
-        for logger in (*self.ours, *self.others):
-            with self.harmless(logger):
-                logger.log_metrics(numbers(line), line["step"])
+        self.call("log_metrics", numbers(line), line["step"])
 
     def finish(self, status: str = "success") -> None:
         """Flush and close with Lightning's status: "success", "failed" or "interrupted"."""
-        for logger in (*self.ours, *self.others):
-            with self.harmless(logger):
-                logger.finalize(status)
+        self.call("finalize", status)
 
-    @contextlib.contextmanager
-    def harmless(self, logger: Logger) -> Iterator[None]:
-        """Leave out a logger after an error, such as a lost server; the training continues."""
-        try:
-            yield
-        except Exception as error:
-            warnings.warn(f"{type(logger).__name__} failed ({first_line(error)}) and logs nothing more", stacklevel=3)
-            self.ours = [other for other in self.ours if other is not logger]
-            self.others = [other for other in self.others if other is not logger]
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of every logger. After an error, such as a lost server, a logger is left out."""
+        for logger in (*self.ours, *self.others):
+            try:
+                with contextlib.suppress(NotImplementedError):  # a CSV file has no place for hyperparameters
+                    getattr(logger, method)(*arguments)
+            except Exception as error:
+                name = type(logger).__name__
+                warnings.warn(f"{name} failed ({first_line(error)}) and logs nothing more", stacklevel=2)
+                self.ours = [other for other in self.ours if other is not logger]
+                self.others = [other for other in self.others if other is not logger]
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a line of metrics.jsonl by path, without the step, which loggers get separately.
-
-    >>> numbers({"step": 3, "train": {"loss": 0.5}, "test": {"members": [{"top1": 0.1}, {"top1": 0.2}]}})
-    {'train/loss': 0.5, 'test/members/0/top1': 0.1, 'test/members/1/top1': 0.2}
-    """
+    """Return the numbers of a line of metrics.jsonl by path, without the step, which loggers get separately."""
     return {name: value for name, value in flat(line, "/") if name != "step"}
 
 
@@ -108,6 +95,4 @@ def made(chosen: str | Logger, folder: Path) -> Logger:
         taken = [key for key in ("save_dir", "root_dir") if key in inspect.signature(kind).parameters]
         return made(kind(**{key: str(folder) for key in taken}), folder)
     except (ImportError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"logger '{chosen}' cannot be made ({error}); give csv, tensorboard or another class"
-        ) from error
+        raise UserError(f"logger '{chosen}' cannot be made ({error}); give csv, tensorboard or a class") from error

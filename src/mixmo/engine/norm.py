@@ -75,8 +75,7 @@ class GlobalBatchNorm(RunningBatchNorm):
 class GhostBatchNorm(RunningBatchNorm):
     """Batch normalisation that sees a batch as several smaller ones (Hoffer et al., "Train longer, generalize better").
 
-    The running statistics follow the mean over the ghost batches. Every process follows its own ones; as this is
-    linear, their mean at any time is what one process with all of them would have.
+    Running statistics follow the mean over ghost batches: linear, so those of several processes can be averaged.
     """
 
     ghost: int

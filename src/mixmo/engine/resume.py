@@ -12,10 +12,7 @@ from mixmo.utils.errors import UserError
 
 
 def open_run(recipe: Recipe, out: Path, resume: bool, fitted: bool) -> Run:
-    """Create a run, or open the one to resume, whose recipe must be the same up to the number of epochs.
-
-    If the epochs were `fitted` to a budget, so was the warm-up.
-    """
+    """Create a run, or open the one to resume, whose recipe must be the same up to what was `fitted` to a budget."""
     if not (resume and is_run(out)):
         return Run.create(out, recipe)
     run = Run.open(out)
@@ -31,18 +28,9 @@ def open_run(recipe: Recipe, out: Path, resume: bool, fitted: bool) -> Run:
 def change_epochs(run: Run, epochs: int, samples: int) -> None:
     """Set the number of epochs of a run, finished or not, and of all its networks.
 
-    Learning rate and p depend on the number of epochs. So it can change only where every epoch that was trained had
-    the learning rate and the p that it would have had with the new number; the result is then the same as that of a
-    training planned so from the start. A cosine allows it within its warm-up only, a step schedule until the first
-    decay, and p until the last twelfth; where both are constant, also a finished run can go on.
-
-    Args:
-        run: The run to continue.
-        epochs: The new number of epochs in all.
-        samples: Number of training images, without those held out.
-
-    Raises:
-        UserError: If the schedule does not allow it, or the run has no checkpoint to continue from.
+    Every epoch that was trained must have had the learning rate and the p that it would have had with the new number.
+    A cosine allows it within its warm-up only, a step schedule until the first decay, and p until the last twelfth;
+    where both are constant, also a finished run can go on.
     """
     networks = [Run.open(path) for path in run.network_paths() if is_run(path)]
     for network in networks:

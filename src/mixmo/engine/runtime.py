@@ -15,9 +15,6 @@ class Runtime:
 
     Two options have an influence on the result all the same: `minutes` chooses the number of epochs, and with
     `score_every` only the scored epochs can be the best one.
-
-    Raises:
-        UserError: If a number is not positive.
     """
 
     device: str = "auto"
@@ -55,11 +52,7 @@ class Runtime:
                 raise UserError(f"{name} = {value}; give a positive number")
 
     def resolve(self) -> torch.device:
-        """Return the device of this process.
-
-        Raises:
-            UserError: If there is no such device here.
-        """
+        """Return the device of this process."""
         here = self.world()
         if isinstance(here, Processes):
             return here.device

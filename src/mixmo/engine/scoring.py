@@ -78,10 +78,7 @@ class Scorer(NamedTuple):
         return LabelledLogits(logits[:, read], labels[read] - 1)
 
     def stored(self, known: Mapping[str, Scored] | None = None) -> dict[str, Tensor]:
-        """Return what a run stores: float32 logits and labels of every split, `known` or predicted now.
-
-        Those of the test set have plain names.
-        """
+        """Return what a run stores: float32 logits and labels of every split, `known` or predicted now."""
         tensors: dict[str, Tensor] = {}
         for name, split in self.splits.items():
             logits, labels = known[name][:2] if known else self.predict(split)

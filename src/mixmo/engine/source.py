@@ -24,10 +24,7 @@ class Partners(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The samples of all steps of an epoch.
-
-    Drawn on the CPU: files can be read ahead, and the order does not depend on the device.
-    """
+    """The samples of all steps of an epoch, on the CPU: the order does not depend on the device."""
 
     unique: Tensor  # (steps, n)
     partners: Partners | None  # of all steps
@@ -61,20 +58,13 @@ def draw_partners(shape: tuple[int, ...], samples: int, generator: torch.Generat
 def each_step(
     recipe: Recipe, split: Split, planned: Plan, first: int, last: int, world: World | None = None
 ) -> Generator[Samples]:
-    """Yield the samples of the steps `first` to `last` (exclusive) of a planned epoch.
-
-    Of streamed images, each process of the `world` reads a part and gets the others from the other processes.
-    """
-    world = world or World()
-    device = split.labels.device
-    partners = planned.partners
-    whether = None if partners is None else partners.whether[first:last].to(device)
+    """Yield the samples of the steps `first` to `last` (exclusive) of a planned epoch; each process reads a part."""
+    world, device, partners = world or World(), split.labels.device, planned.partners
+    chosen = partners and Partners(*(values[first:last].to(device) for values in partners))
     if isinstance(split.images, Tensor):
         unique = planned.unique[first:last].to(device)
-        number = None if partners is None else partners.number[first:last].to(device)
         for step in range(last - first):
-            chosen = None if number is None or whether is None else Partners(number[step], whether[step])
-            yield Samples(unique[step], chosen, None)
+            yield Samples(unique[step], chosen and Partners(*(values[step] for values in chosen)), None)
         return
     # A pool holds the n images of the step, then a place for each partner; unused partners are not read.
     n = planned.unique.shape[1]
@@ -90,13 +80,8 @@ def each_step(
     count = len(numbers(first)) if first < last else 0
     mine = world.part(count)
     for step, read in enumerate(split.images.read(numbers(step)[mine] for step in range(first, last))):
-        pool = read if world.size == 1 else gathered(read, world, count)
-        yield Samples(place, None if whether is None else Partners(partner_place, whether[step]), pool)
-
-
-def gathered(read: Split, world: World, count: int) -> Split:
-    """Return the pool of a step, of which each process has read a part."""
-    return Split(world.gather(read.resident, 0, count), world.gather(read.labels, 0, count))
+        pool = Split(world.gather(read.resident, 0, count), world.gather(read.labels, 0, count))
+        yield Samples(place, chosen and Partners(partner_place, chosen.whether[step]), pool)
 
 
 @on_cpu

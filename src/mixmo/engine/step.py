@@ -22,7 +22,6 @@ Forward = Callable[[Draws], tuple[Tensor, Tensor]]  # loss and heads' accuracy
 
 
 def sgd(net: nn.Module, recipe: Recipe, lr: float, fused: bool = True) -> torch.optim.SGD:
-    """Return the recipe's optimiser."""
     return torch.optim.SGD(
         net.parameters(),
         lr=lr,
@@ -36,9 +35,8 @@ def sgd(net: nn.Module, recipe: Recipe, lr: float, fused: bool = True) -> torch.
 class Step:
     """Take optimisation steps, `step(draws, lr, chance)`; losses add up on the device until `meter` is read.
 
-    `compiled` fuses the batch, the network and the loss into few kernels; `graphed` records the whole step as a CUDA
-    graph, which small batches need to keep the device busy. Where one of them is not possible, training continues
-    without it from the same state, with one warning.
+    `compiled` fuses batch, network and loss into few kernels; `graphed` records the whole step as a CUDA graph. Where
+    one of them is not possible, training continues without it from the same state, with one warning.
     """
 
     def __init__(
@@ -162,8 +160,7 @@ class NotCaptured(Exception):  # noqa: N818 - not an error: there is another way
 class Graph:
     """A function of Draws, recorded once as a CUDA graph and then replayed: one launch per step.
 
-    The first calls run the function itself, so that compilers, libraries and the optimiser allocate what they keep.
-    Recording computes nothing: the call that records then replays, and no step is taken twice.
+    The first calls run the function itself, so that all that is kept gets allocated; recording computes nothing.
     """
 
     WARMUP = 3

@@ -18,8 +18,6 @@ from mixmo.utils.rng import Stream
 
 
 class StepTimer:
-    """A recipe's network, batches and step."""
-
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool) -> None:
         self.recipe, self.dataset, self.device = recipe, dataset, device
         net = fresh_network(recipe, dataset)
@@ -66,13 +64,11 @@ class StepTimer:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def random_dataset(name: str, facts: Facts, device: torch.device) -> Dataset:
-    """Return random images and labels of the given counts and shape."""
     channels, height, width = facts.size
     generator = torch.Generator(device).manual_seed(0)
 

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
@@ -20,8 +20,7 @@ from mixmo.engine.initialization import fresh_network, start_normalisation
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import average_statistics, synchronise
 from mixmo.engine.preflight import check_data, check_memory
-from mixmo.engine.records import dataset_record, epoch_record
-from mixmo.engine.results import write_results
+from mixmo.engine.records import dataset_record, epoch_record, write_results
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import DivergedError, Scored, Scorer, check_outputs, diverged
@@ -37,7 +36,7 @@ from mixmo.utils.errors import UserError
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.progress import Work
 from mixmo.utils.rng import Stream
-from mixmo.utils.signals import Flag, Stopped, stop_signals
+from mixmo.utils.signals import Stopped, stop_signals
 
 AGREE = 16  # steps after which several processes agree on whether to stop
 
@@ -126,8 +125,7 @@ class Trainer:
                 self.end_epoch(progress)  # one that ended before the training was stopped, but was not scored
                 while state.step < last and not self.stopping:
                     self.train_epoch(last, stopped, progress)
-                    epoch = self.end_epoch(progress)
-                    self.checkpoint(epoch)
+                    self.checkpoint(self.end_epoch(progress))
             self.save()
             self.checkpoints.wait()
             if state.step == self.schedule.steps:
@@ -152,7 +150,7 @@ class Trainer:
         state.logged = checksums.hash_lines(lines)
         self.loggers.start(self.recipe.to_dict(), lines)
 
-    def train_epoch(self, last: int, stopped: Flag, progress: Progress) -> None:
+    def train_epoch(self, last: int, stopped: Callable[[], bool], progress: Progress) -> None:
         """Take the steps of the rest of the epoch, or as many as fit between two checkpoints."""
         state, schedule, world, began = self.state, self.schedule, self.world, time.monotonic()
         end = min(last, (schedule.epoch(state.step) + 1) * schedule.steps_per_epoch)
@@ -219,10 +217,7 @@ class Trainer:
         if self.world.writes:
             self.run_folder.add_metrics(record)
             self.loggers.log(record)
-        state.logged = {
-            **(state.logged or {}),
-            **checksums.hash_lines([record]),
-        }  # a copy: one may be being saved
+        state.logged = (state.logged or {}) | checksums.hash_lines([record])  # a copy: one may be being saved
         state.epochs_logged, state.meter = record["epoch"], (0.0, 0.0)
         self.step.meter.zero_()
         return record

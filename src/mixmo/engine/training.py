@@ -40,8 +40,7 @@ def train(
         out: Run directory to write. It must be new, unless `resume` is set.
         runtime: Device, data folder, checkpoints, display; the defaults of `Runtime` if None.
         resume: Continue the run in `out`, if there is one, to the same result as without the interruption. Its recipe
-            must be the same, up to `epochs`, which may change where the schedule allows it (see
-            `mixmo.engine.resume.change_epochs`).
+            must be the same, up to `epochs` where the schedule allows it (see `mixmo.engine.resume.change_epochs`).
         until: Stop after this step.
         loggers: Objects with Lightning's logger interface, which get the scores of every epoch, in addition to those of
             `runtime.logger`.

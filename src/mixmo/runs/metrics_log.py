@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ from mixmo.utils.errors import UserError
 
 def read_log(path: Path, finished: bool) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl, verified by SHA256SUMS or, before a run has `finished`, by its checkpoint."""
-    if not path.exists():
-        return []
     # Before the lines, of which a training process may append more: the log has all that a checkpoint has.
     state = None if finished else Checkpoints(path.with_name("checkpoints")).state()
-    text = path.read_text(encoding="utf-8", errors="replace")
-    checksums.check(path)
-    lines = _parse(text, path)
+    lines = list[dict[str, Any]]()
+    if path.exists():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        checksums.check(path)
+        lines = _parse(text, path)
     if state is not None and state.logged is not None:
         until = [line for line in lines if line["epoch"] <= state.epochs_logged]
         checksums.check_lines(path, checksums.hash_lines(until), state.logged)
+        if lost := sorted(state.logged.keys() - {line["epoch"] for line in until}):
+            remedy = "restore it from a copy, or training continues without them"
+            warnings.warn(f"{path} has lost its lines of {checksums.list_epochs(lost)}; {remedy}", stacklevel=3)
     return lines
 
 

@@ -24,13 +24,7 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
         raise UserError(f"{name} = {value!r}; give a whole number, at least {least}")
 
 
-def check_members(members: int) -> None:
-    """Check a number of members."""
-    check_whole("members", members)
-
-
 def check_number(name: str, value: object) -> None:
-    """Check that an argument is a real number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise UserError(f"{name} = {value!r}; give a number")
 
@@ -71,6 +65,5 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     near = nearest(str(name), names)
     hint = f"did you mean '{near}'? There" if near else "there"
-    if len(names) > MANY:
-        return UserError(f"unknown {kind} '{name}'; {hint} are {len(names)}, such as {', '.join(names[:3])}")
-    return UserError(f"unknown {kind} '{name}'; {hint} are: {', '.join(names)}")
+    listed = f" {len(names)}, such as {', '.join(names[:3])}" if len(names) > MANY else f": {', '.join(names)}"
+    return UserError(f"unknown {kind} '{name}'; {hint} are{listed}")

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -17,12 +17,10 @@ GROUP = Path("/sys/fs/cgroup")  # limits of a container
 def free() -> int:
     """Return the free bytes of the host, or of its container."""
     unused = _physical()
-    try:
+    with suppress(OSError, ValueError, StopIteration):  # not Linux, or a group without a limit
         lines = Path("/proc/meminfo").read_text().splitlines()
         unused = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
         unused = min(unused, int((GROUP / "memory.max").read_text()) - int((GROUP / "memory.current").read_text()))
-    except (OSError, ValueError, StopIteration):  # not Linux, or a group without a limit
-        pass
     return unused
 
 
@@ -32,10 +30,9 @@ def total(device: torch.device) -> int:
         return sys.maxsize
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    try:
+    with suppress(OSError, ValueError):
         return min(_physical(), int((GROUP / "memory.max").read_text()))
-    except (OSError, ValueError):
-        return _physical()
+    return _physical()
 
 
 def _physical() -> int:
@@ -45,17 +42,14 @@ def _physical() -> int:
 
 
 def exhausted(error: BaseException) -> bool:
-    """Return whether an error means that the memory is exhausted: Python's, or PyTorch's of a CPU or of a GPU.
+    """Return whether an error of Python or PyTorch means that the memory of the host or of a GPU is exhausted.
 
     >>> exhausted(RuntimeError("DefaultCPUAllocator: can't allocate memory")), exhausted(RuntimeError("shapes differ"))
     (True, False)
     """
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    pattern = (
-        r"(allocate|out of|not enough) memory|_ALLOC_FAILED|Caught MemoryError"  # the last by a DataLoader's worker
-    )
-    return isinstance(error, RuntimeError) and re.search(pattern, str(error)) is not None
+    words = r"(allocate|out of|not enough) memory|_ALLOC_FAILED|Caught MemoryError"  # the last by a DataLoader's worker
+    by_words = isinstance(error, RuntimeError) and re.search(words, str(error)) is not None
+    return by_words or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 @contextmanager

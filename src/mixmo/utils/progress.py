@@ -1,12 +1,6 @@
 """Progress of long work and the time left, on standard error, inside `with shown():` only.
 
-    with shown():
-        for item in track(items, "scoring"):
-            ...
-
-The command line shows progress; functions called from elsewhere are silent. On a terminal there is one bar per piece of
-work, after a second; it disappears at the end. Elsewhere there is one line after ten seconds and then one per minute,
-also while a single step takes longer than that.
+On a terminal, one bar per piece of work, which disappears at its end; elsewhere, one line per minute.
 """
 
 import os
@@ -16,7 +10,6 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -47,14 +40,11 @@ class Work:
             self.board.begin(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.board is not None:
             self.board.end(self)
 
     def advance(self, parts: float = 1) -> None:
-        """Count so many parts as done."""
         self.counts += 1  # first: another thread reads it as soon as `done` is positive
         self.counted = time.monotonic()
         self.done += parts
@@ -64,7 +54,6 @@ class Work:
         return self.doing
 
     def amount(self) -> str:
-        """Return how much is done."""
         if self.total is None:
             return f"{clock(time.monotonic() - self.began)} so far"
         return f"{self.done:,.0f} of {self.total:,.0f}"
@@ -88,19 +77,12 @@ class Work:
 
 
 class Bytes(Work):
-    """Work that is counted in bytes."""
-
     def amount(self) -> str:
         total = "" if self.total is None else f" of {self.total / 1e6:,.1f}"
         return f"{self.done / 1e6:,.1f}{total} MB"
 
 
 def track(items: Collection[T], doing: str) -> Iterator[T]:
-    """Iterate over the items as a piece of work.
-
-    >>> list(track("ab", "spelling"))
-    ['a', 'b']
-    """
     with Work(doing, len(items)) as work:
         for item in items:
             yield item
@@ -136,12 +118,11 @@ class Board:
         self.works: list[Work] = []
         self.next = time.monotonic() + FIRST  # when a line is due
         self.drawn = 0  # lines of bars on the terminal
-        self.lock = _lock
         self.ended = threading.Event()
         self.above: list[Above] = []
 
     def begin(self, work: Work) -> None:
-        with self.lock:
+        with _lock:
             self.works.append(work)
             if len(self.works) > 1:
                 return
@@ -151,7 +132,7 @@ class Board:
         threading.Thread(target=self.watch, args=(self.ended,), daemon=True).start()
 
     def end(self, work: Work) -> None:
-        with self.lock:
+        with _lock:
             if work in self.works:
                 self.works.remove(work)
             if not self.works:
@@ -160,15 +141,16 @@ class Board:
     def close(self) -> None:
         """Erase the bars, also of works that were never ended."""
         self.ended.set()
-        with self.lock:
+        with _lock:
             self.works.clear()
-            self.erase()
+            self.write()
             for above in self.above:
-                above.remove()
+                if getattr(sys, above.name) is above:
+                    setattr(sys, above.name, above.stream)
 
     def watch(self, ended: threading.Event) -> None:
         while not ended.wait(TICK):
-            with self.lock:
+            with _lock:
                 if not ended.is_set():
                     self.tick()
 
@@ -183,28 +165,20 @@ class Board:
             self.say("; ".join(work.line() for work in long))
         if self.live and not any(above.midline for above in self.above):
             lines = bars(long, columns(self.stream))
-            self.write(self.erasure() + "".join(f"{line}\n" for line in lines))
-            self.drawn = len(lines)
+            self.write("".join(f"{line}\n" for line in lines), len(lines))
 
     def say(self, text: str) -> None:
-        """Write a line at once."""
-        with self.lock:
-            self.write(f"{self.erasure()}{text}\n")
-            self.drawn, self.next = 0, time.monotonic() + EVERY
+        with _lock:
+            self.write(f"{text}\n")
+            self.next = time.monotonic() + EVERY
 
-    def erase(self) -> None:
-        """Erase the bars until the next update."""
-        if self.drawn:
-            self.write(self.erasure())
-            self.drawn = 0
-
-    def erasure(self) -> str:
-        return "\x1b[1A\x1b[2K" * self.drawn
-
-    def write(self, text: str) -> None:
+    def write(self, text: str = "", drawn: int = 0) -> None:
+        """Write in place of the bars; the last `drawn` lines are bars again."""
+        erasure, self.drawn = "\x1b[1A\x1b[2K" * self.drawn, drawn
         with suppress(OSError):  # training goes on when its terminal is closed
-            self.stream.write(text)
-            self.stream.flush()
+            if erasure or text:
+                self.stream.write(erasure + text)
+                self.stream.flush()
 
 
 class Above:
@@ -216,21 +190,17 @@ class Above:
         setattr(sys, name, self)
 
     def write(self, text: str) -> int:
-        with self.board.lock:
-            self.board.erase()
+        with _lock:
+            self.board.write()
             self.midline = not text.endswith("\n") if text else self.midline
             return int(self.stream.write(text))
-
-    def remove(self) -> None:
-        if getattr(sys, self.name) is self:
-            setattr(sys, self.name, self.stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 
 def bars(works: Collection[Work], width: int) -> list[str]:
-    """Draw works as lines of at most `width` columns: text, bar, amount; in two lines, without a bar, if too long.
+    """Draw works in `width` columns: text, bar, amount; in two lines, without a bar, where these are too long.
 
     >>> bars([Work("scoring", 40, 10)], 40)
     ['scoring ━━━━━━                 10 of 40']
@@ -251,11 +221,8 @@ def bars(works: Collection[Work], width: int) -> list[str]:
 
 
 def columns(stream: Any) -> int:
-    """Return the width of a terminal."""
-    with suppress(KeyError, ValueError):
-        return int(os.environ["COLUMNS"])
     with suppress(OSError, ValueError):
-        return os.get_terminal_size(stream.fileno()).columns
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
     return 80
 
 

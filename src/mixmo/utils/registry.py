@@ -16,22 +16,14 @@ class Registry(Generic[T]):
     4
     >>> shapes["square"], list(shapes)
     (4, ['square'])
-
-    Args:
-        kind: What the components are, for error messages.
-        taken: Names that have another meaning and cannot be registered.
     """
 
     def __init__(self, kind: str, taken: Collection[str] = ()) -> None:
-        self.kind, self.taken = kind, taken
+        self.kind, self.taken = kind, taken  # for error messages; names that have another meaning
         self._things: dict[str, T] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that registers a component as `name`.
-
-        Raises:
-            UserError: If the name is taken.
-        """
+        """Return a decorator that registers a component as `name`."""
 
         def put(thing: T) -> T:
             if name in self._things or name in self.taken:

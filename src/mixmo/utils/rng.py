@@ -1,7 +1,4 @@
-"""Random numbers by address: the draws of a step depend on the seed and the number of the step only.
-
-So a resumed run needs no generator state, and the result does not depend on how many draws came before.
-"""
+"""Random numbers by address: the draws of a step depend on the seed and its number only, not on earlier draws."""
 
 import numpy as np
 import torch

@@ -4,25 +4,21 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 HANGUP = getattr(signal, "SIGHUP", None)  # not on Windows
 
 
-@contextmanager
-def stoppable() -> Iterator[None]:
+def stoppable() -> AbstractContextManager[None]:
     """End the command at once on Ctrl-C, with one line and status 130; for its imports, which take seconds."""
-    with _handled(signal.SIGINT, _end, only_if=signal.default_int_handler):
-        yield
+    return _handled(signal.SIGINT, _end, only_if=signal.default_int_handler)
 
 
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
+def terminated_as_interrupted() -> AbstractContextManager[None]:
     """Treat SIGTERM, as `timeout` and clusters send it, like Ctrl-C."""
-    with _handled(signal.SIGTERM, signal.default_int_handler):
-        yield
+    return _handled(signal.SIGTERM, signal.default_int_handler)
 
 
 @contextmanager
@@ -51,37 +47,25 @@ class Stopped(Exception):  # noqa: N818 - not an error
     """Training was stopped by a signal, after saving."""
 
 
-class Flag:
-    """Whether a signal came."""
-
-    def __init__(self) -> None:
-        self.value = False
-
-    def __call__(self) -> bool:
-        return self.value
-
-
 @contextmanager
-def stop_signals() -> Iterator[Flag]:
-    """Catch Ctrl-C, SIGTERM and SIGHUP and set a flag; a second Ctrl-C ends the process.
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Catch Ctrl-C, SIGTERM and SIGHUP; yield whether one came. A second Ctrl-C ends the process.
 
     Under `nohup`, SIGHUP stays ignored. SIGINT is always caught, as shells ignore it for background jobs.
     """
-    flag = Flag()
+    caught: list[int] = []
     before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
-        flag.value = True
+        caught.append(number)
         signal.signal(number, before[number])
 
-    try:
+    with suppress(ValueError):  # not in the main thread, which handles signals
         for number in (signal.SIGINT, signal.SIGTERM, HANGUP):
             if number is not None and (number != HANGUP or signal.getsignal(number) != signal.SIG_IGN):
                 before[number] = signal.signal(number, stop)
-    except ValueError:  # not in the main thread, which handles signals
-        pass
     try:
-        yield flag
+        yield lambda: bool(caught)
     finally:
-        for caught, handler in before.items():
-            signal.signal(caught, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,8 +1,6 @@
 """Make a torchvision built for CUDA importable beside a PyTorch without CUDA; timm, torchmetrics, lightning import it.
 
-Such a torchvision cannot load its C++ operators, and its import fails at two of them ("operator torchvision::nms does
-not exist"). Declared without an implementation they let the import pass; torchvision reports what is missing when a
-detection operator is called.
+Its import fails at two operators that it cannot load, and passes where they are declared without an implementation.
 """
 
 import sys
@@ -11,11 +9,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 MODULE = "torchvision._meta_registrations"  # imported after torchvision has tried to load its operators, and needs them
-OPERATORS = ("nms", "qnms")
 
 
 class _Finder:
-    """Declares the missing operators just before torchvision needs them; changes nothing where they are there."""
+    """Declares the missing operators just before torchvision needs them."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None, /
@@ -28,7 +25,6 @@ class _Finder:
 
 
 def install() -> None:
-    """Watch for the import of torchvision. Imports nothing itself."""
     if MODULE not in sys.modules:
         sys.meta_path.insert(0, _Finder())
 
@@ -38,6 +34,6 @@ def declare_missing() -> None:
     import torch
 
     if torch.version.cuda is None:
-        for name in OPERATORS:
+        for name in ("nms", "qnms"):
             if not hasattr(torch.ops.torchvision, name):
                 torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
