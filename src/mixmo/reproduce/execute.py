@@ -1,9 +1,11 @@
-"""Train the missing runs here, one after the other."""
+"""Train the missing runs: here, one after the other, or several at a time by workers."""
 
+import math
 import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from mixmo.engine import Runtime, train
 from mixmo.recipes.schema import Recipe
@@ -11,7 +13,7 @@ from mixmo.reproduce.cost import h200, run_seconds
 from mixmo.reproduce.store import Store
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import clock
-from mixmo.utils.signals import Stopped
+from mixmo.utils.signals import Stopped, terminated_as_interrupted
 
 Failures = dict[Recipe, str]
 EVERY = 30.0  # seconds between two lines of progress
@@ -90,4 +92,66 @@ def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failu
                 f"{folder.name} {str(stopped).partition(';')[0]}, {done} of {len(recipes)} runs done before it; "
                 "the same command continues"
             ) from stopped
+    return failures
+
+
+class Workers(Protocol):
+    """What trains runs several at a time: processes of this machine, or tasks of Ray."""
+
+    def start(self, recipe: Recipe, folder: Path) -> Any: ...
+    def ended(self, workers: Sequence[Any], timeout: float) -> Sequence[Any]: ...
+    def outcome(self, worker: Any, folder: Path) -> str | None: ...  # why it failed; "" if not, None to resume it
+    def stop(self, workers: Sequence[Any]) -> None: ...  # after a checkpoint
+
+
+def run_by_workers(
+    recipes: Sequence[Recipe], store: Store, workers: Workers, jobs: int | None = None, minutes: float | None = None
+) -> Failures:
+    """Train `jobs` runs at a time, by default all, for at most `minutes`; return those that cannot be trained.
+
+    What was begun goes first. After the time is over, and on Ctrl-C, runs under way save a checkpoint.
+    """
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    waiting = sorted(recipes, key=lambda recipe: not store.begun(recipe))
+    folders = {recipe: store.folder(recipe).resolve() for recipe in recipes}
+    running: dict[Any, Recipe] = {}
+    failures: Failures = {}
+    remaining, shown = Remaining(recipes, store), -math.inf
+
+    def done() -> str:
+        return f"{len(recipes) - len(waiting) - len(running) - len(failures)} of {len(recipes)}"
+
+    def collect(timeout: float) -> None:
+        for worker in workers.ended(list(running), timeout):
+            recipe = running.pop(worker)
+            folder = folders[recipe]
+            reason = workers.outcome(worker, folder)
+            if reason is None:
+                waiting.append(recipe)
+            elif reason:
+                say(failed(folder.name, reason, failures))
+                failures[recipe] = reason
+            else:
+                say(f"{folder.name} finished; {done()} done")
+
+    with terminated_as_interrupted():  # Ray's own handler would end all runs unsaved
+        try:
+            while (waiting or running) and time.monotonic() < deadline:
+                while waiting and len(running) < (jobs or len(recipes)):
+                    recipe = waiting.pop(0)
+                    running[workers.start(recipe, folders[recipe])] = recipe
+                collect(timeout=min(1.0, max(0.0, deadline - time.monotonic())))
+                if time.monotonic() - shown > EVERY:
+                    shown = time.monotonic()
+                    say(progress(recipes, [*running.values(), *waiting], folders) + remaining.text(failures))
+        except KeyboardInterrupt:
+            raise Stopped(f"stopped with {done()} runs done; the same command continues") from None
+        finally:
+            if running:
+                workers.stop(list(running))
+    if running:
+        collect(timeout=0.0)
+    if waiting:
+        left = f"{len(waiting)} of {len(recipes)} runs are left"
+        say(f"{minutes:g} minutes are over; {left}: the same command continues them")
     return failures
