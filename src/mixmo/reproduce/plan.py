@@ -67,7 +67,7 @@ def expand(
                 column.score,
                 row.which or table.which,
                 row.channel,
-                table.planned(i, j),
+                (i, j) not in table.dashes,
             )
     changes = {name: value for name, value in settings.items() if name in changing}
     return Plan(table, scale, changes, count, cells, beyond)

@@ -55,7 +55,7 @@ def fill(plan: Plan, store: Store, where: Where) -> Report:
         cell, values = plan.cells.get((i, j)), list[float]()
         unit = unit_of(table.columns[j])
         if cell is not None:
-            values = cell_values(cell, table.columns[j].best, store, where, notes)
+            values = cell_values(cell, table.columns[j].of == "best", store, where, notes)
         values = [unit.factor * value for value in values if not math.isnan(value)]
         cells[i, j] = Filled(
             ours=statistics.fmean(values) if values else None,
@@ -166,7 +166,7 @@ def raw_figures(name: str) -> dict[tuple[Group, str, str], paper.Figure]:
     table, figures = paper.load(name), {}
     cells = published(name).cells
     for (i, j), figure in table.figures.items():
-        if not table.columns[j].best:
+        if table.columns[j].of != "best":
             factor = unit_of(table.columns[j]).factor
             spread = None if figure.spread is None else figure.spread / factor
             key = (cells[i, j].groups[0], cells[i, j].score, cells[i, j].which)
