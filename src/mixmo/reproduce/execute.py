@@ -25,9 +25,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def failed(name: str, reason: str, before: Failures) -> str:
-    """Return the line for a failed run; a reason that was printed before is not repeated."""
-    return f"{name} failed" + (" for the same reason" if reason in before.values() else f": {reason}")
+def note_failure(recipe: Recipe, name: str, reason: str, failures: Failures) -> None:
+    """Print that a run failed, with a reason that is new, and add it to the failures."""
+    say(f"{name} failed" + (" for the same reason" if reason in failures.values() else f": {reason}"))
+    failures[recipe] = reason
 
 
 def epochs_logged(folder: Path) -> int:
@@ -69,10 +70,7 @@ class Remaining:
 
 
 def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failures:
-    """Train or resume each run in turn; a run that fails does not stop the others.
-
-    Ctrl-C saves the run under way and ends the plan; the same command continues it.
-    """
+    """Train or resume each run in turn; a run that fails does not stop the others, Ctrl-C does."""
     if runtime.world().size > 1:  # they would claim the runs from each other
         raise UserError("a plan is run by one process; start it without torchrun, and share it out with --ray auto")
     failures: Failures = {}
@@ -84,14 +82,11 @@ def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failu
         try:
             train(recipe, folder, runtime, resume=True)
         except UserError as error:
-            say(failed(folder.name, str(error), failures))
-            failures[recipe] = str(error)
+            note_failure(recipe, folder.name, str(error), failures)
         except Stopped as stopped:
-            done = number - 1 - len(failures)
-            raise Stopped(
-                f"{folder.name} {str(stopped).partition(';')[0]}, {done} of {len(recipes)} runs done before it; "
-                "the same command continues"
-            ) from stopped
+            before = f"{number - 1 - len(failures)} of {len(recipes)} runs done before it"
+            how = str(stopped).partition(";")[0]
+            raise Stopped(f"{folder.name} {how}, {before}; the same command continues") from stopped
     return failures
 
 
@@ -129,8 +124,7 @@ def run_by_workers(
             if reason is None:
                 waiting.append(recipe)
             elif reason:
-                say(failed(folder.name, reason, failures))
-                failures[recipe] = reason
+                note_failure(recipe, folder.name, reason, failures)
             else:
                 say(f"{folder.name} finished; {done()} done")
 
