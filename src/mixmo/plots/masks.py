@@ -87,6 +87,5 @@ def border(mask: Tensor) -> list[tuple[tuple[float, float], tuple[float, float]]
     """The sides, as pairs of points (x, y), between pixels that differ."""
     below = mask.diff(dim=0).abs().gt(0.5).nonzero().tolist()
     beside = mask.diff(dim=1).abs().gt(0.5).nonzero().tolist()
-    return [((x - 0.5, y + 0.5), (x + 0.5, y + 0.5)) for y, x in below] + [
-        ((x + 0.5, y - 0.5), (x + 0.5, y + 0.5)) for y, x in beside
-    ]
+    lying = [((x - 0.5, y + 0.5), (x + 0.5, y + 0.5)) for y, x in below]
+    return lying + [((x + 0.5, y - 0.5), (x + 0.5, y + 0.5)) for y, x in beside]

@@ -47,14 +47,10 @@ def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0)
     if recipe.pixel != "none":
         stages[recipe.pixel] = mix
     merged = recipe.members > 1 and recipe.mask != "concat"
-    return Sheet(
-        {name: _pixels(stage, dataset)[:, :shown] for name, stage in stages.items()},
-        _shares(mix)[:, :shown] if merged else None,
-        [
-            [caption(mix, dataset, head, n) for n in range(min(shown, recipe.batch_size))]
-            for head in range(len(mix.weights))
-        ],
-    )
+    pixels = {name: _pixels(stage, dataset)[:, :shown] for name, stage in stages.items()}
+    samples = range(min(shown, recipe.batch_size))
+    captions = [[caption(mix, dataset, head, n) for n in samples] for head in range(len(mix.weights))]
+    return Sheet(pixels, _shares(mix)[:, :shown] if merged else None, captions)
 
 
 def _pixels(mix: Mix, dataset: Dataset) -> Tensor:

@@ -197,8 +197,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as YAML and JSON can write them: tuples become lists."""
-        fields = dataclasses.asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Recipe":

@@ -27,12 +27,9 @@ def images_of(recipe: Recipe, folder: Path) -> str:
 
 
 def check(folder: Path) -> None:
-    """Raise a UserError if the folder of corrupted images does not exist."""
     if not folder.is_dir():
-        raise UserError(
-            f"{folder} is not there; `mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set, "
-            f"`mixmo data corrupt` makes one, which --corrupted names"
-        )
+        get = f"`mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set"
+        raise UserError(f"{folder} is not there; {get}, `mixmo data corrupt` makes one, which --corrupted names")
 
 
 def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""A table of `mixmo reproduce` as a picture: filled marks are ours, hollow ones the paper's.
-
-One panel per column, rows from the top; or, where a table varies one quantity, lines over it, one panel per score.
-"""
+"""A table of `mixmo reproduce` as a picture: filled marks are ours, hollow ones the paper's."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -155,5 +152,4 @@ def _draw_line(axes: Any, report: Report, line: Line) -> Any:
 
 
 def caption(drawn: Any, report: Report, more: str = "filled: ours; hollow or dotted: the paper's") -> None:
-    """Write the table's title, with its scale, above a figure."""
     drawn.suptitle("\n".join((title(report.plan), more)).strip(), fontsize=8, x=0.01, ha="left", wrap=True)

@@ -4,8 +4,7 @@ OUT/runs/NAME/       a run directory each
 OUT/derived/NAME/    what was computed from one run or several as one ensemble: scores, corruptions, filters
 OUT/tables/          the tables
 
-Folders given from elsewhere, such as `results/`, are searched for runs too. Those may lack weights and logits: they
-serve whatever needs only the files they have.
+Runs found elsewhere, as in `results/`, may lack weights and logits: they serve what needs only the files they have.
 """
 
 import functools
@@ -98,7 +97,6 @@ class Store:
         return [recipe for recipe in self._found if self.find(recipe) is not None]
 
     def begun(self, recipe: Recipe) -> bool:
-        """Return whether there is a checkpoint to resume from."""
         return (self.folder(recipe) / "checkpoints").is_dir()
 
     def derived(self, group: tuple[Recipe, ...], name: str) -> dict[str, Any] | None:
