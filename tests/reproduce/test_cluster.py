@@ -11,6 +11,8 @@ from mixmo import UserError
 from mixmo.engine import Runtime
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import cluster, paper
+from mixmo.reproduce.cluster import RayTasks
+from mixmo.reproduce.execute import progress, run_by_workers
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
 from mixmo.utils.signals import Stopped
@@ -97,14 +99,14 @@ def test_runs_whose_worker_died_are_queued_again(
             raise error
 
     ray = FakeRay(outcome)
-    failures = cluster._run(ray, recipes, store, RUNTIME, gpus=0.5, cpus=2)
+    failures = run_by_workers(recipes, store, RayTasks(ray, RUNTIME, gpus=0.5, cpus=2))
     assert failures == {recipes[1]: "it exists already"}
     assert ray.options == {"num_gpus": 0.5, "num_cpus": 2, "max_retries": 0}
     assert [folder.name for folder in ray.queued] == [*names, dies, stops]
     assert all(folder == store.folder(recipe).resolve() for folder, recipe in zip(ray.queued, recipes, strict=False))
-    died, progress, *rest = capsys.readouterr().err.splitlines()
+    died, shown, *rest = capsys.readouterr().err.splitlines()
     assert died == f"{dies}: its worker died after epoch 2; it is queued again and resumes"
-    assert progress.startswith(f"0 of 3 ended, 2 not begun; epochs: {dies} 2/4; all: ")  # at once, then every 30 s
+    assert shown.startswith(f"0 of 3 ended, 2 not begun; epochs: {dies} 2/4; all: ")  # at once, then every 30 s
     assert rest == [
         f"{fails} failed: it exists already",
         f"{dies} finished; 1 of 3 done",
@@ -113,14 +115,15 @@ def test_runs_whose_worker_died_are_queued_again(
 
 
 def test_a_run_is_given_up_after_three_deaths_without_an_epoch(tmp_path: Path) -> None:
-    def die(reference: str) -> None:
+    def die(folder: Path) -> None:
         raise RayError
 
-    deaths = cluster.Deaths()
+    tasks = RayTasks(FakeRay(die), RUNTIME)
+    tasks.ray.queued.append(tmp_path)
 
     def problem(epochs: int) -> str | None:
         log(tmp_path, epochs)
-        return cluster._problem(SimpleNamespace(get=die, exceptions=FakeRay.exceptions), "task", tmp_path, deaths)
+        return tasks.outcome(0, tmp_path)
 
     assert [problem(epochs) for epochs in (3, 3, 4, 5, 5)] == [None] * 5
     assert problem(5) == "its worker died 3 times (RayError)"
@@ -136,7 +139,7 @@ def test_ctrl_c_cancels_what_is_under_way_and_lets_it_save(
 
     ray = FakeRay(fail, interrupted=2)
     with pytest.raises(Stopped, match="stopped with 0 of 3 runs done; the same command continues"):
-        cluster._run(ray, recipes, store, RUNTIME, gpus=0, cpus=1)
+        run_by_workers(recipes, store, RayTasks(ray, RUNTIME))
     assert ray.cancelled == [1, 2]
     assert ray.waits[1:] == [(1, 1.0), (2, 300.0)]  # for both, for five minutes
     said = [f"{run_name(recipes[0])} failed: no room", "1 of 3 ended, 2 not begun; epochs: -"]
@@ -145,9 +148,9 @@ def test_ctrl_c_cancels_what_is_under_way_and_lets_it_save(
 
 def test_how_far_all_runs_are(recipes: list[Recipe], tmp_path: Path) -> None:
     folders = {recipe: tmp_path / str(number) for number, recipe in enumerate(recipes)}
-    assert cluster.progress(recipes, recipes, folders) == "0 of 3 ended, 3 not begun; epochs: -"
+    assert progress(recipes, recipes, folders) == "0 of 3 ended, 3 not begun; epochs: -"
     log(folders[recipes[1]], 3)
-    assert cluster.progress(recipes, recipes[1:], folders) == "1 of 3 ended, 1 not begun; epochs: 1 3/4"
+    assert progress(recipes, recipes[1:], folders) == "1 of 3 ended, 1 not begun; epochs: 1 3/4"
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -11,9 +11,9 @@ from helpers import assert_same
 from mixmo.engine import Runtime, train
 from mixmo.recipes import named
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce import processes
-from mixmo.reproduce.execute import epochs_logged
-from mixmo.reproduce.processes import run_in_processes
+from mixmo.reproduce import execute
+from mixmo.reproduce.execute import epochs_logged, run_by_workers
+from mixmo.reproduce.processes import Processes
 from mixmo.reproduce.store import Store
 
 RUNTIME = Runtime(device="cpu", quiet=True)
@@ -26,7 +26,7 @@ def recipe(seed: int, epochs: int = 2) -> Recipe:
 def test_runs_in_processes_equal_runs_in_sequence(tmp_path: Path) -> None:
     recipes = [recipe(seed) for seed in range(3)]
     store = Store(tmp_path / "out")
-    assert run_in_processes(recipes, store, RUNTIME, jobs=2) == {}
+    assert run_by_workers(recipes, store, Processes(RUNTIME), jobs=2) == {}
     for each in recipes[:2]:
         found = store.find(each)
         assert found is not None
@@ -43,13 +43,13 @@ def test_runs_are_saved_when_the_minutes_are_over_and_continue_to_the_same_weigh
         """The time is over once the first epochs are logged."""
         return time.monotonic() + (1e6 if epochs_logged(folder) > 1 else 0)
 
-    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=now))
-    assert run_in_processes([one], store, RUNTIME, jobs=1, minutes=1000) == {}
+    monkeypatch.setattr(execute, "time", SimpleNamespace(monotonic=now))
+    assert run_by_workers([one], store, Processes(RUNTIME), jobs=1, minutes=1000) == {}
     assert "1 of 1 runs are left" in capsys.readouterr().err
     assert store.find(one) is None
     assert store.begun(one)
     monkeypatch.undo()
-    assert run_in_processes([one], store, RUNTIME, jobs=1) == {}
+    assert run_by_workers([one], store, Processes(RUNTIME), jobs=1) == {}
     found = store.find(one)
     assert found is not None
     assert_same(found, train(one, tmp_path / "whole", RUNTIME))
@@ -58,6 +58,6 @@ def test_runs_are_saved_when_the_minutes_are_over_and_continue_to_the_same_weigh
 def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, right = named("cifar100/vanilla"), recipe(1)
     store = Store(tmp_path)
-    assert list(run_in_processes([wrong, right], store, replace(RUNTIME, data=tmp_path), jobs=2)) == [wrong]
+    assert list(run_by_workers([wrong, right], store, Processes(replace(RUNTIME, data=tmp_path)), jobs=2)) == [wrong]
     assert store.find(right) is not None
     assert "cifar100" in capsys.readouterr().err

@@ -13,7 +13,8 @@ from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import paper
-from mixmo.reproduce.cluster import check_address, run_on_ray
+from mixmo.reproduce.cluster import RayTasks, check_address, connect
+from mixmo.reproduce.execute import run_by_workers
 from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.store import Store, run_name
 from mixmo.runs.checkpoint import Checkpoints
@@ -70,7 +71,7 @@ def test_a_run_whose_worker_is_killed_resumes_and_finishes(
     recipes = list(needed([plan], store))[:2]
     thread = threading.Thread(target=kill_one, args=(store, recipes, killed))
     thread.start()
-    failures = run_on_ray(recipes, store, RUNTIME, gpus=0)
+    failures = run_by_workers(recipes, store, RayTasks(connect("auto", 0), RUNTIME, gpus=0))
     thread.join()
     said = capsys.readouterr().err
     assert not failures
@@ -101,7 +102,7 @@ def test_sigterm_saves_what_is_under_way(cluster: None, tmp_path: Path) -> None:
     thread = threading.Thread(target=terminate)
     thread.start()
     with pytest.raises(Stopped, match="0 of 1 runs done; the same command continues"):
-        run_on_ray([recipe], store, Runtime(device="cpu", quiet=True), gpus=0)
+        run_by_workers([recipe], store, RayTasks(connect("auto", 0), Runtime(device="cpu", quiet=True), gpus=0))
     thread.join()
     assert signal.getsignal(signal.SIGTERM) is before
     assert Checkpoints(store.folder(recipe) / "checkpoints").latest()
@@ -114,7 +115,7 @@ def test_a_run_that_cannot_be_trained_is_named(cluster: None, tmp_path: Path) ->
     (recipe,) = list(needed([expand(paper.load("encoder-norms"), "smoke", {"epochs": 1})], store))
     store.folder(recipe).mkdir(parents=True)
     (store.folder(recipe) / "notes.txt").write_text("mine")
-    failures = run_on_ray([recipe], store, RUNTIME, gpus=0)
+    failures = run_by_workers([recipe], store, RayTasks(connect("auto", 0), RUNTIME, gpus=0))
     assert "exists already" in failures[recipe]
 
 
@@ -125,6 +126,6 @@ def test_a_cluster_that_does_not_answer(address: str) -> None:
 
 
 @pytest.mark.slow
-def test_gpus_that_are_not_there(cluster: None, tmp_path: Path) -> None:
+def test_gpus_that_are_not_there(cluster: None) -> None:
     with pytest.raises(UserError, match="has 0 GPUs; --gpus-per-run 0"):
-        run_on_ray([], Store(tmp_path), RUNTIME, gpus=1)
+        connect("auto", gpus=1)

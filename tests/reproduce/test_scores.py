@@ -60,7 +60,7 @@ def test_scores_of_the_last_ten_epochs(tmp_path: Path) -> None:
 
 
 def test_scores_of_filters(runs: list[Run]) -> None:
-    found, net = scores.filter_scores(runs[:1], "best"), load_network(runs[0], "best")
+    found, net = scores.filter_scores(runs[0], "best"), load_network(runs[0], "best")
     for threshold in (0.2, 0.3, 0.4, 0.5):
         share = scores.of_filters(f"active {threshold}", found, None)
         assert share == activity(core_norms(net), threshold).by_layer

@@ -16,13 +16,13 @@ from mixmo.data.catalog import data_directory
 from mixmo.engine import Runtime
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import paper
-from mixmo.reproduce.cluster import run_on_ray
+from mixmo.reproduce.cluster import RayTasks, connect
 from mixmo.reproduce.corruption import ORIGINAL, check
 from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
-from mixmo.reproduce.execute import Failures, epochs_logged, run_here, say
+from mixmo.reproduce.execute import Failures, epochs_logged, run_by_workers, run_here, say
 from mixmo.reproduce.output import write
 from mixmo.reproduce.plan import Plan, expand, missing, needed, trained
-from mixmo.reproduce.processes import run_in_processes
+from mixmo.reproduce.processes import Processes
 from mixmo.reproduce.report import Where, absent, fill
 from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.scores import source
@@ -144,9 +144,9 @@ def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Nam
         return run_here(recipes, store, runtime)
     quiet = replace(runtime, quiet=True, data=data_directory(runtime.data).resolve())
     if parsed.ray is None:
-        return run_in_processes(recipes, store, quiet, parsed.jobs, parsed.minutes_left)
+        return run_by_workers(recipes, store, Processes(quiet), parsed.jobs, parsed.minutes_left)
     gpus, cpus = (1.0 if given is None else given for given in (parsed.gpus_per_run, parsed.cpus_per_run))
-    return run_on_ray(recipes, store, quiet, parsed.ray, gpus, cpus)
+    return run_by_workers(recipes, store, RayTasks(connect(parsed.ray, gpus), quiet, gpus, cpus))
 
 
 def again(plan: Plan, parsed: Namespace) -> str:

@@ -1,5 +1,6 @@
 """How runs learned: accuracy, calibrated likelihood, diversity and the members' accuracy by epoch."""
 
+import fnmatch
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +12,6 @@ DASHES = ("-", "--", ":", "-.")  # of members 0, 1, ...
 
 
 class Panel(NamedTuple):
-    """What one panel shows of every run."""
-
     title: str
     column: str  # one line per run; with a `*`, one line per member
     factor: float = 1.0
@@ -28,12 +27,7 @@ PANELS = (
 
 def lines(panel: Panel, table: Columns) -> list[list[float]]:
     """Return the values by epoch that a panel draws of one run: one line, one per member, or none."""
-    before, star, after = panel.column.partition("*")
-    if star:
-        names = [name for name in table if name.startswith(before) and name.endswith(after)]
-    else:
-        names = [panel.column] if panel.column in table else []
-    return [[panel.factor * value for value in table[name]] for name in names]
+    return [[panel.factor * value for value in table[name]] for name in fnmatch.filter(table, panel.column)]
 
 
 def draw(runs: Sequence[Run]) -> Any:
@@ -45,15 +39,13 @@ def draw(runs: Sequence[Run]) -> Any:
         grid = drawn.subplots(2, 2, sharex=True).flatten()
         for axes, panel in zip(grid, PANELS, strict=True):
             axes.set_title(panel.title, loc="left")
-            empty = True
             for i, (name, table) in enumerate(zip(names, tables, strict=True)):
                 for m, values in enumerate(lines(panel, table)):
                     style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[m % len(DASHES)]}
                     marker = "o" if len(values) == 1 else ""
                     label = name if m == 0 else "_"
                     axes.plot(table["epoch"], values, marker=marker, markersize=3, label=label, **style)
-                    empty = False
-            if empty:
+            if not axes.lines:
                 axes.text(0.5, 0.5, "single networks: no pairs", ha="center", color=FAINT, transform=axes.transAxes)
                 axes.set_yticks([])
         grid[1].text(1, 0.03, "member 0 solid, 1 dashed, ...", ha="right", color=FAINT, transform=grid[1].transAxes)

@@ -22,7 +22,7 @@ def curves(roots: Sequence[float] = ROOTS, points: int = 201) -> tuple[Tensor, d
 
 
 def draw() -> Any:
-    """The curves for the values of r that the paper shows; the one it uses, r = 3, is marked."""
+    """The curves of the paper; that of r = 3, which it uses, is marked."""
     kappa, weights = curves()
     with styled():
         drawn = figure(4.2, 3.0)

@@ -15,8 +15,6 @@ RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 class Cell(NamedTuple):
-    """One mixed image."""
-
     kappa: float  # requested ratio of the first image
     area: float  # its realised share
     mask: Tensor  # (H, W) share of the first image at each pixel
@@ -81,17 +79,13 @@ def draw(dataset: Dataset, images: Sequence[int] | None = None, seed: int = 0) -
 def outline(axes: Any, mask: Tensor) -> None:
     """The border of a binary mask: a white line with a dark edge shows on any image."""
     for colour, width in (("black", 1.8), ("white", 0.9)):
-        axes.add_collection(
-            matplotlib().collections.LineCollection(
-                border(mask), colors=colour, linewidths=width, capstyle="projecting"
-            )
-        )
+        style = {"colors": colour, "linewidths": width, "capstyle": "projecting"}
+        axes.add_collection(matplotlib().collections.LineCollection(border(mask), **style))
 
 
 def border(mask: Tensor) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     """The sides, as pairs of points (x, y), between pixels that differ."""
     below = mask.diff(dim=0).abs().gt(0.5).nonzero().tolist()
     beside = mask.diff(dim=1).abs().gt(0.5).nonzero().tolist()
-    return [((x - 0.5, y + 0.5), (x + 0.5, y + 0.5)) for y, x in below] + [
-        ((x + 0.5, y - 0.5), (x + 0.5, y + 0.5)) for y, x in beside
-    ]
+    lying = [((x - 0.5, y + 0.5), (x + 0.5, y + 0.5)) for y, x in below]
+    return lying + [((x + 0.5, y - 0.5), (x + 0.5, y + 0.5)) for y, x in beside]

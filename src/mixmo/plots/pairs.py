@@ -17,15 +17,13 @@ SHOWN = 6
 
 
 class Sheet(NamedTuple):
-    """The first samples of a batch, stage by stage."""
-
     stages: dict[str, Tensor]  # name -> the members' images (M, N, H, W, C), in [0, 1]
     shares: Tensor | None  # (M, N, H, W) of each member in what the network reads; None if nothing is mixed
     captions: list[list[str]]  # [head][sample]: target and loss weight
 
 
 def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0) -> Sheet:
-    """A batch as training would draw it, with a mask wherever the recipe has one.
+    """The first samples of a batch as training would draw it, with a mask wherever the recipe has one.
 
     The stages are the same draws, used with a part of the recipe turned off.
     """
@@ -34,11 +32,10 @@ def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0)
     batches = Batches(recipe, dataset, dataset.train)
     unique = torch.randperm(len(dataset.train.labels), generator=generator)[: recipe.batch_size // recipe.repetition]
     draws = batches.draw(unique, generator)
-    chance = torch.tensor(1.0 if recipe.p > 0 else 0.0)
+    chance = torch.tensor(float(recipe.p > 0))
     mix = batches.mix(draws, chance)
     plain = draws._replace(augmix=None, pixel=None, hidden=None)
-    uncut = recipe.replace(crop=0, crop_scale=1.0, flip=False)
-    untouched = Batches(uncut, dataset, dataset.train)
+    untouched = Batches(recipe.replace(crop=0, crop_scale=1.0, flip=False), dataset, dataset.train)
     middle = plain._replace(crop=torch.full_like(plain.crop, 0.5))
     stages = {"raw": untouched.mix(middle, chance)}
     cropped = recipe.crop > 0 or recipe.crop_scale < 1 or recipe.size is not None
@@ -50,14 +47,10 @@ def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0)
     if recipe.pixel != "none":
         stages[recipe.pixel] = mix
     merged = recipe.members > 1 and recipe.mask != "concat"
-    return Sheet(
-        {name: _pixels(stage, dataset)[:, :shown] for name, stage in stages.items()},
-        _shares(mix)[:, :shown] if merged else None,
-        [
-            [caption(mix, dataset, head, n) for n in range(min(shown, recipe.batch_size))]
-            for head in range(len(mix.weights))
-        ],
-    )
+    pixels = {name: _pixels(stage, dataset)[:, :shown] for name, stage in stages.items()}
+    samples = range(min(shown, recipe.batch_size))
+    captions = [[caption(mix, dataset, head, n) for n in samples] for head in range(len(mix.weights))]
+    return Sheet(pixels, _shares(mix)[:, :shown] if merged else None, captions)
 
 
 def _pixels(mix: Mix, dataset: Dataset) -> Tensor:
@@ -85,8 +78,6 @@ def caption(mix: Mix, dataset: Dataset, head: int, n: int) -> str:
 
 
 class Row(NamedTuple):
-    """One line of images."""
-
     title: str
     images: Tensor  # (N, H, W, 3)
     colour: str | None = None  # of the frame: the member's
@@ -112,7 +103,7 @@ def rows(sheet: Sheet) -> list[Row]:
 
 
 def note(recipe: Recipe) -> str:
-    """Return a note on what the figure cannot show."""
+    """Say what the figure cannot show."""
     if recipe.feature_mixing != "none":
         return f"mixed with each other inside the network: {recipe.feature_mixing}"
     if recipe.saliency != "none":

@@ -1,7 +1,4 @@
-"""The style of all figures, and how they are written.
-
-Figures are made without pyplot: no window, no global state, always the Agg renderer.
-"""
+"""The style of all figures, and how they are written: without pyplot, so without windows and global state."""
 
 import io
 from collections.abc import Sequence
@@ -54,9 +51,7 @@ def matplotlib() -> Any:
         import matplotlib.figure
         import matplotlib.ticker
     except ImportError as error:
-        raise UserError(
-            "pictures need matplotlib, which is not installed; `pip install mixmo[plots]` adds it"
-        ) from error
+        raise UserError("pictures need matplotlib; `pip install mixmo[plots]` adds it") from error
     return matplotlib
 
 
@@ -66,7 +61,6 @@ def figure(width: float, height: float) -> Any:
 
 
 def styled() -> Any:
-    """A context in which axes are made in our style."""
     return matplotlib().rc_context(STYLE)
 
 
@@ -87,7 +81,6 @@ def tinted(pixels: Tensor, colour: str) -> Tensor:
 
 
 def row_title(axes: Any, text: str) -> None:
-    """A title left of a row of images."""
     axes.set_ylabel(text, rotation=0, ha="right", va="center", labelpad=8)
 
 

@@ -20,16 +20,7 @@ def names() -> list[str]:
 
 
 def named(name: str) -> Recipe:
-    """Return a recipe by its name.
-
-    Args:
-        name: `dataset/method`, such as `cifar100/cut-mixmo` or `cifar100/cut-mixmo-fast`.
-
-    Returns:
-        The recipe; change fields with `Recipe.replace`.
-
-    Raises:
-        UserError: If there is no recipe of that name.
+    """Return a recipe by its name `dataset/method`; change its fields with `Recipe.replace`.
 
     >>> named("cifar100/mimo").mask, named("cifar100/mimo-fast").schedule
     ('sum', 'cosine')
@@ -43,11 +34,7 @@ def named(name: str) -> Recipe:
 
 
 def summary(name: str) -> str:
-    """Return one line about the method of a named recipe.
-
-    Args:
-        name: `dataset/method`.
-    """
+    """Return one line about the method of a named recipe."""
     method = name.partition("/")[2]
     fast = "; fast: a short schedule, to fit with --minutes" if method.endswith(SUFFIX) else ""
     return METHODS[method.removesuffix(SUFFIX)].summary + fast

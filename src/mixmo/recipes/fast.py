@@ -9,12 +9,5 @@ from typing import Any
 
 SUFFIX = "-fast"
 METHODS_FAST = ("vanilla", "cutmix", "mimo", "linear-mixmo", "cut-mixmo", "cut-mixmo+cutmix")
-CIFAR: dict[str, Any] = {
-    "batch_size": 256,
-    "precision": "bf16",
-    "schedule": "cosine",
-    "lr": 0.2,
-    "warmup": 2.0,
-    "epochs": 140,
-}
-FAST = {"cifar10": CIFAR, "cifar100": CIFAR}
+CIFAR = {"batch_size": 256, "precision": "bf16", "schedule": "cosine", "lr": 0.2, "warmup": 2.0, "epochs": 140}
+FAST: dict[str, dict[str, Any]] = {"cifar10": CIFAR, "cifar100": CIFAR}

@@ -1,8 +1,4 @@
-"""The values that a field of the recipe may take: declared with the field, checked by one function.
-
-batch_size: Annotated[int, at_least(1)] = 64
-pixel: Annotated[str, OneOf("pixel augmentation", AUGMENTATIONS, none=True)] = "none"
-"""
+"""The values that a field of the recipe may take: declared with the field, checked by one function."""
 
 import math
 from collections.abc import Iterable

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 
 class Method(NamedTuple):
-    """A method: one line about it, and the fields that it sets."""
-
     summary: str
-    changes: dict[str, Any]
+    changes: dict[str, Any]  # fields that it sets
     on: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - further changes by data set
 
 

@@ -13,11 +13,9 @@ class Facts(NamedTuple):
 
 
 class Protocol(NamedTuple):
-    """A protocol: one line about it, the size of its data set, and the fields that it sets."""
-
     summary: str
     facts: Facts
-    changes: dict[str, Any]
+    changes: dict[str, Any]  # fields that it sets
 
 
 PROTOCOLS = {

@@ -23,5 +23,4 @@ class Reached(NamedTuple):
 
 @functools.cache
 def reached() -> tuple[Reached, ...]:
-    """Return everything that was measured, by recipe."""
     return tuple(Reached(**entry) for entry in yaml.safe_load(FILE.read_text(encoding="utf-8")))

@@ -141,12 +141,10 @@ class Recipe:
             raise UserError(f"batch_size = {n} must have a divisor from 3 to 20: co-mixup mixes equal parts of a batch")
 
     def _check_members(self) -> None:
-        single = {name: getattr(self, name) for name in ("feature_mixing", "saliency", "subnets")}
-        single = {name: value for name, value in single.items() if value not in ("none", 0)}
-        for name, value in single.items():
-            if self.members > 1:
-                raise UserError(f"{name} = {value} is for single networks; set members = 1")
-        if {"feature_mixing", "saliency"} <= single.keys():
+        for name in ("feature_mixing", "saliency", "subnets"):
+            if self.members > 1 and getattr(self, name) not in ("none", 0):
+                raise UserError(f"{name} = {getattr(self, name)} is for single networks; set members = 1")
+        if "none" not in (self.feature_mixing, self.saliency):
             raise UserError(f"saliency = {self.saliency} excludes feature_mixing = {self.feature_mixing}; take one")
         for name in ("encoders", "heads"):
             if getattr(self, name) not in (None, 1, self.members):
@@ -186,12 +184,7 @@ class Recipe:
         return Mixer(self.mask, self.members, self.alpha, self.p, self.r, self.stride, self.association)
 
     def network(self, classes: int, channels: int = 3) -> Network:
-        """Return a new network, initialised from torch's global random generator.
-
-        Args:
-            classes: Number of classes.
-            channels: Number of channels of the images.
-        """
+        """Return a new network, initialised from torch's global random generator."""
         return create(
             self.architecture,
             classes,
@@ -204,33 +197,22 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as YAML and JSON can write them: tuples become lists."""
-        fields = dataclasses.asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe of some fields, as `to_dict` writes them; fields that are missing have their default.
-
-        Args:
-            fields: Values by field, also under the names of earlier versions.
+        """Return the recipe of fields as `to_dict` writes them; missing ones have their default.
 
         Raises:
             UserError: If a field is unknown or its value is not allowed.
         """
-        values: dict[str, Any] = {RENAMED.get(name, name): value for name, value in fields.items()}
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        values: dict[str, Any] = {RENAMED.get(name, name): value for name, value in tuples.items()}
         _check_names(values)
         return cls(**values)
 
     def replace(self, **changes: Any) -> "Recipe":
-        """Return a recipe that differs in these fields.
-
-        Args:
-            **changes: New values by field.
-
-        Raises:
-            UserError: If a field is unknown or its value is not allowed.
-        """
+        """Return a recipe that differs in these fields, with the errors of `from_dict`."""
         _check_names(changes)
         return dataclasses.replace(self, **changes)
 

@@ -1,24 +1,21 @@
-"""Train the missing runs through Ray: on all GPUs of a server, or of the machines of a cluster.
+"""Workers that are tasks of Ray: on all GPUs of a server, or of the machines of a cluster.
 
-Every run is one task. A run whose worker or machine dies is queued again and resumes from its last checkpoint, so all
-machines must see the same output folder (and the data) under the same path.
+A run whose worker or machine dies is queued again and resumes from its last checkpoint, so all machines must see the
+same output folder (and the data) under the same path.
 """
 
 import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mixmo.engine import Runtime, train
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce.execute import EVERY, SAVING, Failures, Remaining, epochs_logged, failed, progress, say
-from mixmo.reproduce.store import Store
+from mixmo.reproduce.execute import SAVING, epochs_logged, say
 from mixmo.utils.errors import UserError, first_line
-from mixmo.utils.signals import Stopped, terminated_as_interrupted
+from mixmo.utils.signals import Stopped
 
 DEATHS = 3  # of workers in a row, without an epoch in between, before a run is given up
-Deaths = dict[Path, tuple[int, int]]  # by run: of its workers in a row, and the epochs logged at the last one
 
 
 def load_ray() -> Any:
@@ -33,15 +30,14 @@ def load_ray() -> Any:
 def connect(address: str, gpus: float) -> Any:
     """Ray, connected to a running cluster; `auto` starts one on this machine if there is none."""
     ray = load_ray()
-    if not ray.is_initialized():
-        options = {"log_to_driver": False, "logging_level": "warning"}
-        if address != "auto":
-            check_address(address)
+    options = {"log_to_driver": False, "logging_level": "warning"}
+    if not ray.is_initialized() and address != "auto":
+        check_address(address)
+        ray.init(address=address, **options)
+    elif not ray.is_initialized():
         try:
-            ray.init(address=address, **options)
+            ray.init(address="auto", **options)
         except ConnectionError:
-            if address != "auto":
-                raise
             ray.init(include_dashboard=False, **options)
     there = ray.cluster_resources().get("GPU", 0)
     if gpus > there:
@@ -67,67 +63,39 @@ def train_task(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
     train(recipe, folder, runtime, resume=True)
 
 
-def run_on_ray(
-    recipes: Sequence[Recipe], store: Store, runtime: Runtime, address: str = "auto", gpus: float = 1, cpus: float = 1
-) -> Failures:
-    """Queue every run; resume those whose worker died; return those that cannot be trained."""
-    ray = connect(address, gpus)
-    with terminated_as_interrupted():  # Ray's own handler would end all runs unsaved
-        return _run(ray, recipes, store, runtime, gpus, cpus)
+class RayTasks:
+    """Train each run in a task of Ray, which queues those that find no free GPU."""
 
+    def __init__(self, ray: Any, runtime: Runtime, gpus: float = 1, cpus: float = 1) -> None:
+        self.ray, self.runtime = ray, runtime
+        self.task = ray.remote(num_gpus=gpus, num_cpus=cpus, max_retries=0)(train_task)
+        self.deaths: dict[Path, tuple[int, int]] = {}  # by run: in a row, and the epochs logged at the last one
 
-def _run(ray: Any, recipes: Sequence[Recipe], store: Store, runtime: Runtime, gpus: float, cpus: float) -> Failures:
-    task = ray.remote(num_gpus=gpus, num_cpus=cpus, max_retries=0)(train_task)
-    folders = {recipe: store.folder(recipe).resolve() for recipe in recipes}
+    def start(self, recipe: Recipe, folder: Path) -> Any:
+        return self.task.remote(recipe, folder, self.runtime)
 
-    def submit(recipe: Recipe) -> Any:
-        return task.remote(recipe, folders[recipe], runtime)
+    def ended(self, workers: Sequence[Any], timeout: float) -> Sequence[Any]:
+        ready: Sequence[Any] = self.ray.wait(workers, num_returns=1, timeout=timeout)[0]
+        return ready
 
-    remaining = Remaining(recipes, store)
-    pending = {submit(recipe): recipe for recipe in recipes}
-    failures: Failures = {}
-    deaths: Deaths = {}
-    shown = 0.0
-    try:
-        while pending:
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
-            for reference in ready:
-                recipe = pending.pop(reference)
-                folder = folders[recipe]
-                problem = _problem(ray, reference, folder, deaths)
-                if problem is None:
-                    pending[submit(recipe)] = recipe
-                elif problem:
-                    say(failed(folder.name, problem, failures))
-                    failures[recipe] = problem
-                else:
-                    done = len(recipes) - len(pending) - len(failures)
-                    say(f"{folder.name} finished; {done} of {len(recipes)} done")
-            if time.monotonic() - shown > EVERY:
-                shown = time.monotonic()
-                say(progress(recipes, list(pending.values()), folders) + remaining.text(failures))
-    except KeyboardInterrupt:
-        for reference in pending:
-            ray.cancel(reference)  # raises SIGINT where it runs: the run is saved
-        ray.wait(list(pending), num_returns=len(pending), timeout=SAVING)
-        done = len(recipes) - len(pending) - len(failures)
-        raise Stopped(f"stopped with {done} of {len(recipes)} runs done; the same command continues") from None
-    return failures
+    def outcome(self, worker: Any, folder: Path) -> str | None:
+        errors = self.ray.exceptions
+        try:
+            self.ray.get(worker)
+            return ""
+        except errors.RayTaskError as error:  # stopped: its machine goes away
+            return None if isinstance(error.cause, Stopped) else first_line(error.cause)
+        except errors.RayError as error:
+            epochs = epochs_logged(folder)
+            before, last = self.deaths.get(folder, (0, epochs))
+            count = before + 1 if epochs <= last else 1
+            self.deaths[folder] = (count, epochs)
+            if count >= DEATHS:
+                return f"its worker died {count} times ({type(error).__name__})"
+            say(f"{folder.name}: its worker died after epoch {epochs}; it is queued again and resumes")
+            return None
 
-
-def _problem(ray: Any, reference: Any, folder: Path, deaths: Deaths) -> str | None:
-    """Why the run in `folder` failed; empty if it finished, None if it shall be queued again."""
-    try:
-        ray.get(reference)
-        return ""
-    except ray.exceptions.RayTaskError as error:
-        return None if isinstance(error.cause, Stopped) else first_line(error.cause)  # stopped: its machine goes away
-    except ray.exceptions.RayError as error:
-        epochs = epochs_logged(folder)
-        before, last = deaths.get(folder, (0, epochs))
-        count = before + 1 if epochs <= last else 1
-        deaths[folder] = (count, epochs)
-        if count >= DEATHS:
-            return f"its worker died {count} times ({type(error).__name__})"
-        say(f"{folder.name}: its worker died after epoch {epochs}; it is queued again and resumes")
-        return None
+    def stop(self, workers: Sequence[Any]) -> None:
+        for worker in workers:
+            self.ray.cancel(worker)  # raises SIGINT where it runs: the run is saved
+        self.ray.wait(workers, num_returns=len(workers), timeout=SAVING)

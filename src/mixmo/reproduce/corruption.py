@@ -13,7 +13,7 @@ from mixmo.data.types import Split
 from mixmo.evaluation.images import SplitImages
 from mixmo.evaluation.models import open_models
 from mixmo.evaluation.pipeline import predict_images
-from mixmo.evaluation.robustness import BriefScores, score, score_corruptions
+from mixmo.evaluation.robustness import score, score_corruptions
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run
 from mixmo.utils.errors import UserError
@@ -27,27 +27,21 @@ def images_of(recipe: Recipe, folder: Path) -> str:
 
 
 def check(folder: Path) -> None:
-    """Raise a UserError if the folder of corrupted images does not exist."""
     if not folder.is_dir():
-        raise UserError(
-            f"{folder} is not there; `mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set, "
-            f"`mixmo data corrupt` makes one, which --corrupted names"
-        )
+        get = f"`mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set"
+        raise UserError(f"{folder} is not there; {get}, `mixmo data corrupt` makes one, which --corrupted names")
 
 
 def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torch.device) -> dict[str, Any]:
     """Score a run or an ensemble on corrupted images: pooled scores and the name of the images."""
-    images, paths = images_of(runs[0].recipe, folder), [run.path for run in runs]
+    paths = [run.path for run in runs]
     if runs[0].recipe.dataset == "digits":
-        return {"images": images, "pooled": _on_digits(paths, which, device)._asdict()}
-    check(folder)
-    return {"images": images, "pooled": score_corruptions(paths, folder, which, device).pooled._asdict()}
-
-
-def _on_digits(paths: Sequence[Path], which: str, device: torch.device) -> BriefScores:
-    """Pooled over all corruptions and severities."""
-    models, images = open_models(paths, which, device), SplitImages(corrupted_digits())
-    return score(*predict_images(models, images, "scoring corrupted digits"))
+        models, images = open_models(paths, which, device), SplitImages(corrupted_digits())
+        pooled = score(*predict_images(models, images, "scoring corrupted digits"))
+    else:
+        check(folder)
+        pooled = score_corruptions(paths, folder, which, device).pooled
+    return {"images": images_of(runs[0].recipe, folder), "pooled": pooled._asdict()}
 
 
 @functools.cache

@@ -1,9 +1,11 @@
-"""Train the missing runs here, one after the other."""
+"""Train the missing runs: here, one after the other, or several at a time by workers."""
 
+import math
 import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from mixmo.engine import Runtime, train
 from mixmo.recipes.schema import Recipe
@@ -11,7 +13,7 @@ from mixmo.reproduce.cost import h200, run_seconds
 from mixmo.reproduce.store import Store
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import clock
-from mixmo.utils.signals import Stopped
+from mixmo.utils.signals import Stopped, terminated_as_interrupted
 
 Failures = dict[Recipe, str]
 EVERY = 30.0  # seconds between two lines of progress
@@ -23,9 +25,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def failed(name: str, reason: str, before: Failures) -> str:
-    """Return the line for a failed run; a reason that was printed before is not repeated."""
-    return f"{name} failed" + (" for the same reason" if reason in before.values() else f": {reason}")
+def note_failure(recipe: Recipe, name: str, reason: str, failures: Failures) -> None:
+    """Print that a run failed, with a reason that is new, and add it to the failures."""
+    say(f"{name} failed" + (" for the same reason" if reason in failures.values() else f": {reason}"))
+    failures[recipe] = reason
 
 
 def epochs_logged(folder: Path) -> int:
@@ -67,10 +70,7 @@ class Remaining:
 
 
 def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failures:
-    """Train or resume each run in turn; a run that fails does not stop the others.
-
-    Ctrl-C saves the run under way and ends the plan; the same command continues it.
-    """
+    """Train or resume each run in turn; a run that fails does not stop the others, Ctrl-C does."""
     if runtime.world().size > 1:  # they would claim the runs from each other
         raise UserError("a plan is run by one process; start it without torchrun, and share it out with --ray auto")
     failures: Failures = {}
@@ -82,12 +82,70 @@ def run_here(recipes: Sequence[Recipe], store: Store, runtime: Runtime) -> Failu
         try:
             train(recipe, folder, runtime, resume=True)
         except UserError as error:
-            say(failed(folder.name, str(error), failures))
-            failures[recipe] = str(error)
+            note_failure(recipe, folder.name, str(error), failures)
         except Stopped as stopped:
-            done = number - 1 - len(failures)
-            raise Stopped(
-                f"{folder.name} {str(stopped).partition(';')[0]}, {done} of {len(recipes)} runs done before it; "
-                "the same command continues"
-            ) from stopped
+            before = f"{number - 1 - len(failures)} of {len(recipes)} runs done before it"
+            how = str(stopped).partition(";")[0]
+            raise Stopped(f"{folder.name} {how}, {before}; the same command continues") from stopped
+    return failures
+
+
+class Workers(Protocol):
+    """What trains runs several at a time: processes of this machine, or tasks of Ray."""
+
+    def start(self, recipe: Recipe, folder: Path) -> Any: ...
+    def ended(self, workers: Sequence[Any], timeout: float) -> Sequence[Any]: ...
+    def outcome(self, worker: Any, folder: Path) -> str | None: ...  # why it failed; "" if not, None to resume it
+    def stop(self, workers: Sequence[Any]) -> None: ...  # after a checkpoint
+
+
+def run_by_workers(
+    recipes: Sequence[Recipe], store: Store, workers: Workers, jobs: int | None = None, minutes: float | None = None
+) -> Failures:
+    """Train `jobs` runs at a time, by default all, for at most `minutes`; return those that cannot be trained.
+
+    What was begun goes first. After the time is over, and on Ctrl-C, runs under way save a checkpoint.
+    """
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    waiting = sorted(recipes, key=lambda recipe: not store.begun(recipe))
+    folders = {recipe: store.folder(recipe).resolve() for recipe in recipes}
+    running: dict[Any, Recipe] = {}
+    failures: Failures = {}
+    remaining, shown = Remaining(recipes, store), -math.inf
+
+    def done() -> str:
+        return f"{len(recipes) - len(waiting) - len(running) - len(failures)} of {len(recipes)}"
+
+    def collect(timeout: float) -> None:
+        for worker in workers.ended(list(running), timeout):
+            recipe = running.pop(worker)
+            folder = folders[recipe]
+            reason = workers.outcome(worker, folder)
+            if reason is None:
+                waiting.append(recipe)
+            elif reason:
+                note_failure(recipe, folder.name, reason, failures)
+            else:
+                say(f"{folder.name} finished; {done()} done")
+
+    with terminated_as_interrupted():  # Ray's own handler would end all runs unsaved
+        try:
+            while (waiting or running) and time.monotonic() < deadline:
+                while waiting and len(running) < (jobs or len(recipes)):
+                    recipe = waiting.pop(0)
+                    running[workers.start(recipe, folders[recipe])] = recipe
+                collect(timeout=min(1.0, max(0.0, deadline - time.monotonic())))
+                if time.monotonic() - shown > EVERY:
+                    shown = time.monotonic()
+                    say(progress(recipes, [*running.values(), *waiting], folders) + remaining.text(failures))
+        except KeyboardInterrupt:
+            raise Stopped(f"stopped with {done()} runs done; the same command continues") from None
+        finally:
+            if running:
+                workers.stop(list(running))
+    if running:
+        collect(timeout=0.0)
+    if waiting:
+        left = f"{len(waiting)} of {len(recipes)} runs are left"
+        say(f"{minutes:g} minutes are over; {left}: the same command continues them")
     return failures

@@ -1,7 +1,4 @@
-"""A table of `mixmo reproduce` as a picture: filled marks are ours, hollow ones the paper's.
-
-One panel per column, rows from the top; or, where a table varies one quantity, lines over it, one panel per score.
-"""
+"""A table of `mixmo reproduce` as a picture: filled marks are ours, hollow ones the paper's."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,8 +15,6 @@ AXES = {"x": "b or N", "width": "width w", "members": "members M", "parameters":
 
 
 class Line(NamedTuple):
-    """Some cells of one column over a quantity."""
-
     name: str
     x: list[float]
     cells: list[tuple[int, int]]  # row and column of each point
@@ -28,12 +23,11 @@ class Line(NamedTuple):
 
 
 def draw(report: Report) -> Any:
-    """Draw a filled table: lines or dots, as the table declares."""
     return draw_lines(report) if report.plan.table.picture.kind == "lines" else draw_dots(report)
 
 
 def draw_dots(report: Report) -> Any:
-    """Draw one panel per column and one line per row, from the top."""
+    """Draw one panel per column, with the rows from the top."""
     table = report.plan.table
     count, rows = len(table.columns), len(table.rows)
     down = -(-count // ACROSS)
@@ -118,8 +112,7 @@ def lines(report: Report, columns: Sequence[int]) -> list[Line]:
     for m, j in enumerate(columns):
         for kind in kinds:
             rows = [i for i, row in enumerate(table.rows) if _kind(report, i) == kind and not row.apart]
-            points = [(place(report, i, j), (i, j)) for i in rows]
-            known = [(x, cell) for x, cell in points if x is not None]
+            known = [(x, (i, j)) for i in rows if (x := place(report, i, j)) is not None]
             name = ", ".join(word for word in (table.columns[j].group, kind) if word)
             base, variant = groups[j]
             colour, mark = (kinds.index(kind), m) if len(kinds) > 1 else (colours.index(base), int(bool(variant)))
@@ -139,12 +132,11 @@ def _kind(report: Report, row: int) -> str:
 def place(report: Report, row: int, column: int) -> float | None:
     """Return a cell's position on the horizontal axis; parameters are those of the published networks."""
     table = report.plan.table
-    x, described = table.picture.x, table.rows[row]
-    if x == "parameters":
+    if table.picture.x == "parameters":
         networks = published(table.name).cells[row, column].groups[0]
         return scores.of_recipe("parameters", networks[0], len(networks)) / 1e6
-    value = described.x if x == "x" else described.changes.get(str(x))
-    return None if value is None else float(value)
+    x = {**table.rows[row].changes, "x": table.rows[row].x}.get(str(table.picture.x))
+    return None if x is None else float(x)
 
 
 def _draw_line(axes: Any, report: Report, line: Line) -> Any:
@@ -160,5 +152,4 @@ def _draw_line(axes: Any, report: Report, line: Line) -> Any:
 
 
 def caption(drawn: Any, report: Report, more: str = "filled: ours; hollow or dotted: the paper's") -> None:
-    """Write the table's title, with its scale, above a figure."""
     drawn.suptitle("\n".join((title(report.plan), more)).strip(), fontsize=8, x=0.01, ha="left", wrap=True)

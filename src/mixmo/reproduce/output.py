@@ -1,5 +1,6 @@
-"""Write a table as Markdown, CSV and a figure, atomic_write earlier files atomically."""
+"""Write a table as Markdown, CSV and a figure."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,25 +45,16 @@ def _write(path: Path, text: str) -> None:
 
 
 def shown_runs(report: Report, store: Store) -> dict[str, Run]:
-    """Return the run of the first seed for every row, for figures of runs rather than of numbers.
-
-    A run whose epochs cannot be read is left out; the table notes why.
-    """
+    """Return the run of the first seed for every row; one whose epochs cannot be read is left out."""
     shown: dict[str, Run] = {}
     kind = report.plan.table.picture.kind
     needed = ["best.safetensors", "dataset.json"] if kind == "filters" else ["metrics.jsonl"]
     for (i, _), cell in report.plan.cells.items():
         run = store.find(cell.groups[0][0], needed)
-        if run is not None and (kind != "dynamics" or _readable(run)):
-            shown.setdefault(report.plan.table.rows[i].label, run)
+        with suppress(UserError):
+            if run is not None and (kind != "dynamics" or columns(run)):
+                shown.setdefault(report.plan.table.rows[i].label, run)
     return shown
-
-
-def _readable(run: Run) -> bool:
-    try:
-        return bool(columns(run))
-    except UserError:
-        return False
 
 
 def picture(report: Report, shown: dict[str, Run], root: Path | None) -> Any | None:

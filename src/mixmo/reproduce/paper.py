@@ -11,7 +11,7 @@ change, the number of networks and a score. In the files, `paper:` has one entry
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -37,22 +37,22 @@ class Figure(NamedTuple):
 
 class Row(NamedTuple):
     label: str
-    time: str | None  # training / inference over a vanilla network, as the paper estimates it
-    line: str | None  # in a picture of lines: which one it is a point of
-    x: float | None  # its position on the horizontal axis, if that is not a field
-    apart: bool  # not a point of the curve: drawn as a level of its own
-    channel: int | None  # of an encoder, whose number the column's score is
-    which: str | None
     changes: dict[str, Any]  # method, dataset, networks, fields of the recipe
+    time: str | None = None  # training / inference over a vanilla network, as the paper estimates it
+    line: str | None = None  # in a picture of lines: which one it is a point of
+    x: float | None = None  # its position on the horizontal axis, if that is not a field
+    apart: bool = False  # not a point of the curve: drawn as a level of its own
+    channel: int | None = None  # of an encoder, whose number the column's score is
+    which: str | None = None  # else that of the table
 
 
 class Column(NamedTuple):
     score: str
-    group: str  # heading above its name
-    unit: str | None  # else that of the score
-    digits: int | None
-    best: bool  # the score of the best run rather than the mean
     changes: dict[str, Any]
+    group: str = ""  # heading above its name
+    unit: str | None = None  # else that of the score
+    digits: int | None = None
+    of: str = "mean"  # best: the score of the best run
 
 
 class Picture(NamedTuple):
@@ -65,26 +65,22 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """An entry."""
+    """One of the paper's tables or figures."""
 
     name: str
     title: str
     source: str  # table or figure of the paper
     about: str
-    tex: str | None  # its \\label in the paper's source
-    seeds: int  # published, or 1 where the paper does not say
-    which: str  # best: the best epoch by test accuracy; last: the last one; last10: mean over the last ten
-    see: tuple[str, ...]  # entries that print the numbers which this one draws
-    picture: Picture
-    common: dict[str, Any]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     figures: dict[tuple[int, int], Figure]  # by row and column
     dashes: frozenset[tuple[int, int]]
-
-    def planned(self, row: int, column: int) -> bool:
-        """Whether the paper has this cell."""
-        return (row, column) not in self.dashes
+    picture: Picture
+    common: dict[str, Any] = field(default_factory=dict)
+    tex: str | None = None  # its \\label in the paper's source
+    seeds: int = 1  # published, or 1 where the paper does not say
+    which: str = "best"  # best: the best epoch by test accuracy; last: the last one; last10: mean over the last ten
+    see: tuple[str, ...] = ()  # entries that print the numbers which this one draws
 
 
 def names() -> list[str]:
@@ -111,44 +107,21 @@ def read(name: str, content: Mapping[str, Any]) -> Table:
     printed = [row.get("paper", [None] * len(columns)) for row in rows]
     cells = {(i, j): value for i, line in enumerate(printed) for j, value in enumerate(line)}
     assert all(len(line) == len(columns) for line in printed), name
-    return Table(
-        name=name,
-        title=content["title"],
-        source=content["source"],
-        about=content["about"],
-        tex=content.get("tex"),
-        seeds=content.get("seeds", 1),
-        which=content.get("which", "best"),
-        see=tuple(content.get("see", ())),
-        picture=Picture(**content.get("picture", {})),
-        common=content.get("common", {}),
-        columns=tuple(_column(column) for column in columns),
-        rows=tuple(_row(row) for row in rows),
-        figures={place: _figure(value) for place, value in cells.items() if value not in (None, "-")},
-        dashes=frozenset(place for place, value in cells.items() if value == "-"),
-    )
+    parts = {
+        "picture": Picture(**content.get("picture", {})),
+        "columns": tuple(Column(**_split(column, Column)) for column in columns),
+        "rows": tuple(Row(**_split(row, Row)) for row in rows),
+        "figures": {place: _figure(value) for place, value in cells.items() if value not in (None, "-")},
+        "dashes": frozenset(place for place, value in cells.items() if value == "-"),
+        "see": tuple(content.get("see", ())),
+    }
+    return Table(name, **{**content, **parts})
 
 
-def _row(content: Mapping[str, Any]) -> Row:
-    own = ("label", "time", "line", "x", "apart", "channel", "which", "paper")
-    return Row(
-        **{key: content.get(key) for key in ("time", "line", "x", "channel", "which")},
-        label=str(content["label"]),
-        apart=content.get("apart", False),
-        changes={key: value for key, value in content.items() if key not in own},
-    )
-
-
-def _column(content: Mapping[str, Any]) -> Column:
-    own = ("score", "group", "unit", "digits", "of")
-    return Column(
-        score=content["score"],
-        group=content.get("group", ""),
-        unit=content.get("unit"),
-        digits=content.get("digits"),
-        best=content.get("of") == "best",
-        changes={key: value for key, value in content.items() if key not in own},
-    )
+def _split(content: Mapping[str, Any], into: type[Row] | type[Column]) -> dict[str, Any]:
+    """What a row or column says of itself, and beside that its changes to the recipe."""
+    own = {key: value for key, value in content.items() if key in into._fields}
+    return {**own, "changes": {key: value for key, value in content.items() if key not in {*own, "paper"}}}
 
 
 def _figure(value: Any) -> Figure:

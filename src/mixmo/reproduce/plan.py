@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mixmo.recipes import METHODS, PROTOCOLS
@@ -15,9 +16,7 @@ Group = tuple[Recipe, ...]  # networks that predict together
 
 
 class Cell(NamedTuple):
-    """One number of a table: the mean of a score over some networks or ensembles."""
-
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...]  # networks or ensembles over which the score is averaged
     score: str
     which: str
     channel: int | None  # of an encoder
@@ -40,11 +39,10 @@ def expand(
 ) -> Plan:
     """Every cell of a table at a scale.
 
-    What a table compares (method, row, column) goes before `settings`, these before the scale, the scale before the
-    protocol. A table that needs no training is the same at every scale. A setting that changes no cell is dropped, so
-    that no title names it.
+    A table that needs no training is the same at every scale. A setting that changes no cell is dropped, so that no
+    title names it.
     """
-    settings = {} if settings is None else settings
+    settings = settings or {}
     if not trained(table):
         scale, settings, seeds = "paper", {}, 1
     count = seeds or SCALES[scale].seeds or table.seeds
@@ -59,29 +57,17 @@ def expand(
             if recipe is None:
                 beyond += 1
                 continue
-            changing |= {
-                name for name in settings.keys() - changing if _changes(name, recipe, table, own, scale, settings)
-            }
-            cells[i, j] = Cell(
-                groups(recipe, {**table.common, **own}.get("networks", 1), count),
-                column.score,
-                row.which or table.which,
-                row.channel,
-                table.planned(i, j),
-            )
+            for name in settings.keys() - changing:
+                others = {key: value for key, value in settings.items() if key != name}
+                with suppress(UserError):  # possible only with it
+                    if resolve(table.common, own, scale, others) == recipe:
+                        continue
+                changing.add(name)
+            networks, which = {**table.common, **own}.get("networks", 1), row.which or table.which
+            planned = (i, j) not in table.dashes
+            cells[i, j] = Cell(groups(recipe, networks, count), column.score, which, row.channel, planned)
     changes = {name: value for name, value in settings.items() if name in changing}
     return Plan(table, scale, changes, count, cells, beyond)
-
-
-def _changes(
-    name: str, recipe: Recipe, table: paper.Table, own: Mapping[str, Any], scale: str, settings: Mapping[str, Any]
-) -> bool:
-    """Whether a cell's recipe would be another without this setting."""
-    others = {key: value for key, value in settings.items() if key != name}
-    try:
-        return resolve(table.common, own, scale, others) != recipe
-    except UserError:  # possible only with it
-        return True
 
 
 @functools.cache
@@ -91,14 +77,16 @@ def published(name: str) -> Plan:
 
 
 def trained(table: paper.Table) -> bool:
-    """Return whether a table needs any run."""
     return any(scores.source(column.score) for column in table.columns)
 
 
 def resolve(
     common: Mapping[str, Any], own: Mapping[str, Any], scale: str, settings: Mapping[str, Any]
 ) -> Recipe | None:
-    """Return the recipe of a cell with seed 0, from its table, row and column; None if beyond the scale."""
+    """Return the recipe of a cell with seed 0, from its table, row and column; None if beyond the scale.
+
+    What a table compares goes before `settings`, these before the scale, the scale before the protocol.
+    """
     given = {"dataset": "cifar100", "method": "cut-mixmo", **common, **own}
     reduced = SCALES[scale].protocols.get(given["dataset"])
     if reduced is None:

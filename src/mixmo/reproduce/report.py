@@ -4,9 +4,9 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -20,10 +20,8 @@ from mixmo.utils.progress import track
 
 
 class Where(NamedTuple):
-    """Where corrupted images are, and the device to score on."""
-
     corrupted: Path  # CIFAR-100-C, or a folder like it
-    device: torch.device
+    device: torch.device  # to score on
 
 
 class Filled(NamedTuple):
@@ -48,15 +46,12 @@ class Report(NamedTuple):
 
 def fill(plan: Plan, store: Store, where: Where) -> Report:
     """Every cell of a table with what is there."""
-    table, notes = plan.table, dict[str, None]()
-    cells = {}
+    table, notes, cells = plan.table, dict[str, None](), {}
     places = list(itertools.product(range(len(table.rows)), range(len(table.columns))))
     for i, j in track(places, f"filling {table.name}"):
-        cell, values = plan.cells.get((i, j)), list[float]()
-        unit = unit_of(table.columns[j])
-        if cell is not None:
-            values = cell_values(cell, table.columns[j].best, store, where, notes)
-        values = [unit.factor * value for value in values if not math.isnan(value)]
+        cell, column = plan.cells.get((i, j)), table.columns[j]
+        raw = [] if cell is None else cell_values(cell, column.of == "best", store, where, notes)
+        values = [unit_of(column).factor * value for value in raw if not math.isnan(value)]
         cells[i, j] = Filled(
             ours=statistics.fmean(values) if values else None,
             spread=statistics.stdev(values) if len(values) > 1 else None,
@@ -67,8 +62,6 @@ def fill(plan: Plan, store: Store, where: Where) -> Report:
 
 
 class Absent(NamedTuple):
-    """The runs a table still needs."""
-
     needed: int  # runs
     missing: int  # of them
     stripped: int  # of these, finished but kept without the logits or weights that some cells need
@@ -86,7 +79,6 @@ def unit_of(column: paper.Column) -> scores.Unit:
 
 
 def heading(column: paper.Column) -> str:
-    """A column's name with its unit."""
     return " ".join(word for word in (column.group, scores.label(column.score), unit_of(column).name) if word)
 
 
@@ -126,24 +118,24 @@ def value(cell: Cell, group: Group, store: Store, where: Where) -> float | None:
         return scores.of_epochs(score, whole[0]) if complete and len(group) == 1 else None
     if kind == "scores" and len(group) == 1:
         return scores.of_scores(score, whole[0].read_scores()[which]) if complete else None
-    name, images = derived_name(cell), corruption.images_of(group[0], where.corrupted)
-    kept = store.derived(group, name)
+    kept = store.derived(group, derived_name(cell))
+    images = corruption.images_of(group[0], where.corrupted)
     if kept is not None and kind == "corrupted" and kept.get("images", corruption.ORIGINAL) != images:
         kept = None  # scores on other corrupted images are made anew
+    if kept is None and not complete:
+        return None
+    if kind == "corrupted":
+        found = kept or corruption.corrupted_scores(whole, which, where.corrupted, where.device)
+        number: float | None = float(found["pooled"][score.split()[1]])
+    elif kind == "filters":
+        found = kept or scores.filter_scores(whole[0], which)
+        number = scores.of_filters(score, found, cell.channel)
+    else:
+        found = kept or scores.ensemble_scores(whole)
+        number = scores.of_scores(score, found[which])
     if kept is None:
-        if not complete:
-            return None
-        kept = store.keep(group, name, derive(kind, whole, which, where))
-    if kind == "corrupted":
-        return float(kept["pooled"][score.split()[1]])
-    return scores.of_filters(score, kept, cell.channel) if kind == "filters" else scores.of_scores(score, kept[which])
-
-
-def derive(kind: str, runs: Sequence[Run], which: str, where: Where) -> dict[str, Any]:
-    """What is kept of a run, or of some as one ensemble, for scores of this kind."""
-    if kind == "corrupted":
-        return corruption.corrupted_scores(runs, which, where.corrupted, where.device)
-    return scores.filter_scores(runs, which) if kind == "filters" else scores.ensemble_scores(runs)
+        store.keep(group, derived_name(cell), found)
+    return number
 
 
 def printed(table: paper.Table, row: int, column: int) -> paper.Figure | None:
@@ -166,7 +158,7 @@ def raw_figures(name: str) -> dict[tuple[Group, str, str], paper.Figure]:
     table, figures = paper.load(name), {}
     cells = published(name).cells
     for (i, j), figure in table.figures.items():
-        if not table.columns[j].best:
+        if table.columns[j].of != "best":
             factor = unit_of(table.columns[j]).factor
             spread = None if figure.spread is None else figure.spread / factor
             key = (cells[i, j].groups[0], cells[i, j].score, cells[i, j].which)
@@ -179,16 +171,12 @@ def devices(plan: Plan, store: Store) -> dict[str, int]:
     used: dict[Recipe, Run] = {}
     for cell in plan.cells.values():
         for group in cell.groups if scores.source(cell.score) else ():
-            for recipe in group:
-                run = store.find(recipe, scores.files(cell.score, cell.which, len(group)))
-                if run is not None:
-                    used[recipe] = run
-    names = [device_of(run) for run in used.values()]
-    return {name: names.count(name) for name in sorted(set(names))}
-
-
-def device_of(run: Run) -> str:
-    try:
-        return str(run.read_environment()["device_name"])
-    except UserError:
-        return "an unknown device"
+            found = {recipe: store.find(recipe, scores.files(cell.score, cell.which, len(group))) for recipe in group}
+            used |= {recipe: run for recipe, run in found.items() if run is not None}
+    names = list[str]()
+    for run in used.values():
+        try:
+            names.append(run.read_environment()["device_name"])
+        except UserError:
+            names.append("an unknown device")
+    return dict(sorted(Counter(names).items()))

@@ -1,5 +1,6 @@
 """The scores of the tables: name, unit, the files they are read from, and their values."""
 
+import fnmatch
 import functools
 import math
 from collections.abc import Sequence
@@ -37,14 +38,12 @@ UNITS = {
 
 
 class Kind(NamedTuple):
-    """A family of scores, by the first word of their name."""
-
     label: str
     unit: str
     source: str  # "": the recipe alone; scores, corrupted, filters: what is kept of a run or an ensemble
 
 
-KINDS = {
+KINDS = {  # families of scores, by the first word of their name
     "top1": Kind("Top1", "%", "scores"),
     "top5": Kind("Top5", "%", "scores"),
     "nllc": Kind("NLLc", "1", "scores"),
@@ -136,13 +135,9 @@ def of_epochs(score: str, run: Run) -> float:
     means = average(columns(run))
     kind, _, rest = score.partition(" ")
     if kind == "members":
-        members = [value for name, value in means.items() if _is_member(name, rest)]
-        return math.fsum(members) / len(members)
+        names = fnmatch.filter(means, f"test.members.*.{rest}")
+        return math.fsum(means[name] for name in names) / len(names)
     return means.get(f"test.{'diversity' if kind == 'ratio_error' else 'ensemble'}.{kind}", math.nan)
-
-
-def _is_member(name: str, score: str) -> bool:
-    return name.startswith("test.members.") and name.endswith(f".{score}")
 
 
 def of_scores(score: str, scores: dict[str, Any]) -> float | None:
@@ -165,15 +160,12 @@ def of_filters(score: str, found: dict[str, Any], channel: int | None) -> float 
 
 
 def ensemble_scores(runs: Sequence[Run]) -> dict[str, Any]:
-    """Score several runs as one ensemble, without their paths."""
+    """The scores of several runs as one ensemble, without their paths."""
     return {key: value for key, value in score_runs(runs).to_dict().items() if key != "runs"}
 
 
-def filter_scores(runs: Sequence[Run], which: str) -> dict[str, Any]:
+def filter_scores(run: Run, which: str) -> dict[str, Any]:
     """Active filters and encoder norms of one run."""
-    net = load_network(runs[0], which)
-    norms = core_norms(net)
-    return {
-        "active": {f"{t:g}": activity(norms, t).by_layer for t in THRESHOLDS},
-        "encoders": encoder_norms(net).tolist(),
-    }
+    net = load_network(run, which)
+    active = {f"{t:g}": activity(core_norms(net), t).by_layer for t in THRESHOLDS}
+    return {"active": active, "encoders": encoder_norms(net).tolist()}

@@ -4,8 +4,7 @@ OUT/runs/NAME/       a run directory each
 OUT/derived/NAME/    what was computed from one run or several as one ensemble: scores, corruptions, filters
 OUT/tables/          the tables
 
-Folders given from elsewhere, such as `results/`, are searched for runs too. Those may lack weights and logits: they
-serve whatever needs only the files they have.
+Runs found elsewhere, as in `results/`, may lack weights and logits: they serve what needs only the files they have.
 """
 
 import functools
@@ -26,7 +25,7 @@ APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # 
 
 
 def digest(*recipes: Recipe) -> str:
-    """A short hash of recipes. Fields at the schema's default do not enter: one that is added later changes no hash."""
+    """Return a short hash of recipes. Fields at their default do not enter: one that is added later changes none."""
     usual, former = Recipe().to_dict(), {new: old for old, new in RENAMED.items()}  # under which runs were stored
     said = [
         {former.get(key, key): value for key, value in recipe.to_dict().items() if value != usual[key]}
@@ -43,26 +42,18 @@ def run_name(recipe: Recipe) -> str:
     'cifar100-cut-mixmo-w4-b4-s0-819fb96e'
     """
     dataset = next((name for name, p in PROTOCOLS.items() if p.changes["dataset"] == recipe.dataset), "other")
-    method = nearest_method(recipe, dataset)
+    method = nearest_method(recipe, dataset) if dataset in PROTOCOLS else "run"
     return f"{dataset}-{method}-w{recipe.width}-b{recipe.repetition}-s{recipe.seed}-{digest(recipe)}"
 
 
 def nearest_method(recipe: Recipe, dataset: str) -> str:
     """The named method from which a recipe differs in the fewest fields."""
-    if dataset not in PROTOCOLS:
-        return "run"
-    compared = [name for name in FIELDS if name not in APART]
-
-    def distance(method: str) -> int:
-        other = _methods(dataset)[method]
-        return sum(getattr(recipe, name) != getattr(other, name) for name in compared)
-
-    return min(_methods(dataset), key=distance)
+    methods, compared = _methods(dataset), [name for name in FIELDS if name not in APART]
+    return min(methods, key=lambda method: sum(getattr(recipe, f) != getattr(methods[method], f) for f in compared))
 
 
 @functools.cache
 def _methods(dataset: str) -> dict[str, Recipe]:
-    """Their recipes. Those of several networks are never the nearest: a run differs from them in that too."""
     return {method: named(f"{dataset}/{method}") for method in METHODS}
 
 
@@ -97,18 +88,15 @@ class Store:
     def find(self, recipe: Recipe, needed: Collection[str] = ("scores.json",)) -> Run | None:
         """A finished run of this recipe that has these files."""
         for path in dict.fromkeys((*self._found.get(recipe, []), self.folder(recipe))):
-            if path not in self.unreadable and all(
-                _holds(path, name) for name in {*needed, "recipe.yaml", "scores.json"}
-            ):
+            files = [path / name for name in {*needed, "recipe.yaml", "scores.json"}]
+            if path not in self.unreadable and all(file.is_file() or index_path(file).is_file() for file in files):
                 return Run(path, recipe)
         return None
 
     def finished(self) -> list[Recipe]:
-        """Return the recipes of all finished runs."""
         return [recipe for recipe in self._found if self.find(recipe) is not None]
 
     def begun(self, recipe: Recipe) -> bool:
-        """Return whether there is a checkpoint to resume from."""
         return (self.folder(recipe) / "checkpoints").is_dir()
 
     def derived(self, group: tuple[Recipe, ...], name: str) -> dict[str, Any] | None:
@@ -134,11 +122,6 @@ class Store:
 
 def _sum(found: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
-
-
-def _holds(folder: Path, name: str) -> bool:
-    path = folder / name
-    return path.is_file() or index_path(path).is_file()
 
 
 @functools.cache

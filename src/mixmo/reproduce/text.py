@@ -16,7 +16,6 @@ HEADINGS = (
 
 
 def title(plan: Plan) -> str:
-    """The title of a table: what it shows, where the paper has it, the scale, seeds and changes."""
     words = ["nothing is trained"]
     if trained(plan.table):
         seeds = f"{plan.seeds} seed{'s' if plan.seeds > 1 else ''}"
@@ -50,8 +49,7 @@ def markdown(report: Report, absent: Absent, command: str) -> str:
         lines.append(_line([row.label, *([row.time or "-"] if timed else []), *cells]))
     lines.append("")
     if report.devices:
-        made = ", ".join(f"{count} on {name}" for name, count in report.devices.items())
-        lines.append(f"Runs: {made}.")
+        lines.append(f"Runs: {', '.join(f'{count} on {name}' for name, count in report.devices.items())}.")
     if absent.missing:
         kept = f" ({absent.stripped} of them kept without the logits or weights it needs)" if absent.stripped else ""
         lines.append(f"{absent.missing} of {absent.needed} runs are missing{kept}; `{command}` trains them.")
@@ -74,9 +72,8 @@ def show(cell: Filled, digits: int) -> str:
     >>> show(Filled(None, None, 0, Figure(51.93)), 1)
     '- (51.93)'
     """
-    ours = "-" if cell.ours is None else f"{cell.ours:.{digits}f}"
-    if cell.spread is not None:
-        ours += f" ± {cell.spread:.{digits}f}"
+    spread = "" if cell.spread is None else f" ± {cell.spread:.{digits}f}"
+    ours = "-" if cell.ours is None else f"{cell.ours:.{digits}f}{spread}"
     if cell.paper is None:
         return ours
     paper = f"{cell.paper.value:.{digits}f}"
@@ -84,9 +81,7 @@ def show(cell: Filled, digits: int) -> str:
         paper = f"{cell.paper.value:.6g}"  # as printed, where that has more digits
     if cell.paper.spread is not None:
         paper += f" ± {cell.paper.spread:.{digits}f}"
-    if cell.difference is None:
-        return f"{ours} ({paper})"
-    return f"{ours} ({paper}, {cell.difference:+.{digits}f})"
+    return f"{ours} ({paper}" + (")" if cell.difference is None else f", {cell.difference:+.{digits}f})")
 
 
 def to_csv(report: Report) -> str:

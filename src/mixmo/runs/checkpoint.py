@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write, write_errors
-from mixmo.storage.weights import load_tensors, load_weights, save_tensors, to_bfloat16
+from mixmo.storage.weights import UNFINISHED, load_tensors, load_weights, save_tensors, to_bfloat16
 from mixmo.utils.errors import UserError
 
 T = TypeVar("T")
@@ -56,24 +56,16 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run: the last one, and those to keep.
-
-    Args:
-        folder: The folder `checkpoints` of the run.
-        recipe: recipe.yaml; a checkpoint of another recipe raises an error.
-        every: Keep the checkpoints after every multiple of so many steps, also when a later training keeps none.
-        shard_mb: Largest size of a file in MB.
-        compact: Store weights and momentum in bfloat16; resuming is then not bit-identical.
-    """
+    """The checkpoints of one run: the last one, and those to keep."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        recipe: Path | None = None,
-        every: int | None = None,
+        recipe: Path | None = None,  # recipe.yaml; a checkpoint of another recipe raises an error
+        every: int | None = None,  # keep those of each multiple of so many steps, also if a later training keeps none
         shard_mb: float | None = None,
-        compact: bool = False,
+        compact: bool = False,  # weights and momentum in bfloat16: resuming is not bit-identical
     ) -> None:
         self.folder, self.recipe = folder, recipe
         self.every, self.shard_mb, self.compact = every, shard_mb, compact
@@ -82,7 +74,6 @@ class Checkpoints:
         self.best_stored: int | None = None  # step of the best weights that this object has written or read
 
     def all(self) -> list[Path]:
-        """Return every checkpoint, and nothing else that a user may have put beside them."""
         return [path for path in self.folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
 
     def latest(self) -> Path | None:
@@ -110,7 +101,6 @@ class Checkpoints:
         self.writing = self.writer.submit(self._write, replace(state), parts, best)
 
     def wait(self) -> None:
-        """Wait until the checkpoint is on the disk."""
         writing, self.writing = self.writing, None
         if writing is not None:
             writing.result()
@@ -140,7 +130,9 @@ class Checkpoints:
         folder.mkdir()
         for name, snapshot in parts.items():
             tensors = snapshot.fetch()
-            check_finite(tensors, state.step)
+            if not all(tensor.isfinite().all() for tensor in tensors.values()):  # which the last loss may not show
+                damage = f"weights or momentum are NaN or infinite after step {state.step}: training diverged"
+                raise UserError(f"{damage}; take a lower lr or a longer warmup, and another --out")
             save_tensors(self._packed(tensors), folder / f"{name}.safetensors", self.shard_mb)
         with atomic_write(folder / "state.json") as file:
             file.write_text(json.dumps(asdict(state)))
@@ -207,21 +199,12 @@ class Checkpoints:
         step = self._read_newest(load)
         if step is None:
             missing = "no best weights yet, but the last ones (--which last)" if self.latest() else "no checkpoint yet"
-            scores = self.folder.with_name("scores.json")
-            raise UserError(
-                f"{scores} is missing: the training has not ended, and has {missing}; continue it with --resume"
-            )
+            raise UserError(f"{self.folder.parent} has {missing}: {UNFINISHED}")
         return step
 
     def state(self) -> State | None:
         """Return the state in the newest checkpoint, or None if there is none."""
-
-        def read(checkpoint: Path) -> State:
-            state = read_state(checkpoint)
-            checksums.check(checkpoint / "state.json")
-            return state
-
-        return self._read_newest(read)
+        return self._read_newest(read_state)
 
     def _read_newest(self, read: Callable[[Path], T]) -> T | None:
         """Read the newest checkpoint, or the next one if a training process replaces it meanwhile; None without any."""
@@ -235,38 +218,24 @@ class Checkpoints:
 
     def best(self, state: State) -> dict[str, Tensor] | None:
         """Return the weights of the best epoch so far, or None."""
-        if state.best_step is None:
-            return None
-        best = load_tensors(self.best_path(state.best_step))
         self.best_stored = state.best_step
-        return best
+        return None if state.best_step is None else load_tensors(self.best_path(state.best_step))
 
     def best_path(self, step: int) -> Path:
         return self.folder / f"best-{step:08d}.safetensors"
 
 
-def check_finite(tensors: dict[str, Tensor], step: int) -> None:
-    """Raise an error for NaN or infinite values, which the last loss may not show: they would replace good weights."""
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):
-        raise UserError(
-            f"weights or momentum are NaN or infinite after step {step}: training diverged; nothing more was saved: "
-            "take a lower lr or a longer warmup, and another --out"
-        )
-
-
 def read_state(checkpoint: Path) -> State:
-    """Return the state in a checkpoint."""
     path = checkpoint / "state.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         state = State(**{**fields, "meter": tuple(map(float, fields["meter"]))})
         if state.logged is not None:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
-        if state.step != int(checkpoint.name):
-            raise ValueError(f"it is of step {state.step}")
-        return replace(state, best_top1=float(state.best_top1), seconds=float(state.seconds))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
+    checksums.check(path)
+    return state
 
 
 def check_sums(checkpoint: Path) -> None:
@@ -279,7 +248,6 @@ def check_sums(checkpoint: Path) -> None:
 
 
 def unusable(checkpoint: Path, error: Exception) -> UserError:
-    """Return the error for a checkpoint that cannot be loaded: the reason, with the remedies for a checkpoint."""
     reason = " ".join(str(error).split()).partition("; ")[0]
     return UserError(
         f"the checkpoint {checkpoint} cannot be used: {reason}; restore it from a copy, or remove that folder to "
@@ -288,6 +256,5 @@ def unusable(checkpoint: Path, error: Exception) -> UserError:
 
 
 def momentum(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the momentum buffers by parameter name."""
     buffers = {name: optimizer.state[p].get("momentum_buffer") for name, p in net.named_parameters()}
     return {name: buffer for name, buffer in buffers.items() if buffer is not None}

@@ -56,13 +56,9 @@ def _is_leftover(path: Path) -> bool:
 
 
 class Run:
-    """A run directory: its recipe, and methods that read and write its other files.
+    """A run directory: its folder `path`, its `recipe`, and methods that read and write its other files.
 
     A method that reads a file raises a UserError if it is missing or damaged. JSON files are read once and kept.
-
-    Attributes:
-        path: The folder.
-        recipe: The recipe that it trains, read when the run is opened.
     """
 
     def __init__(self, path: Path | str, recipe: Recipe) -> None:
@@ -72,10 +68,6 @@ class Run:
     @classmethod
     def create(cls, path: Path | str, recipe: Recipe) -> "Run":
         """Create a run directory with its recipe.yaml.
-
-        Args:
-            path: A folder that is empty or does not exist.
-            recipe: The recipe to train.
 
         Raises:
             UserError: If the folder has files: nothing is overwritten.
@@ -89,14 +81,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
-        """Open an existing run directory: read and validate its recipe.
-
-        Args:
-            path: A folder that `mixmo train` or `Run.create` wrote.
-
-        Raises:
-            UserError: If the folder is no run directory, or its recipe.yaml is damaged.
-        """
+        """Open the run directory that `mixmo train` or `Run.create` wrote: read and validate its recipe."""
         path = Path(path)
         if not is_run(path):
             reason = "it has no recipe.yaml; give the --out of a `mixmo train`"
@@ -112,8 +97,8 @@ class Run:
 
     def network_paths(self) -> list[Path]:
         """Return the folders of its networks: its own, or 0, 1, ... of a recipe of several networks."""
-        count = self.recipe.networks
-        return [self.path] if count == 1 else [self.path / str(i) for i in range(count)]
+        networks = self.recipe.networks
+        return [self.path] if networks == 1 else [self.path / str(i) for i in range(networks)]
 
     def open_networks(self) -> list["Run"]:
         """Return the run of each network: this one, or those in the folders of a recipe of several networks."""
@@ -136,37 +121,20 @@ class Run:
         return self._read_json("environment.json")
 
     def read_metrics(self, until: int | None = None) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl, one dict per scored epoch.
-
-        Args:
-            until: The last epoch to return; by default all.
-
-        Raises:
-            UserError: If lines are damaged or have changed since they were written.
-        """
+        """Return the lines of metrics.jsonl, one dict per scored epoch; with `until`, up to that epoch."""
         lines = read_log(self.path / "metrics.jsonl", (self.path / "scores.json").is_file())
         return [line for line in lines if until is None or line["epoch"] <= until]
 
     def read_logits(self, which: str = "last") -> LabelledLogits:
-        """Return the test logits (heads, N, K) of every head and the labels (N,).
+        """Return the test logits (heads, N, K) of every head, of all networks, and the labels (N,).
 
         Args:
             which: "last" or "best" epoch.
-
-        Returns:
-            The logits and the labels; of several networks, the heads of all.
-
-        Raises:
-            UserError: If a file is missing or damaged.
         """
         parts = [load_tensors(path / f"logits-{which}.safetensors") for path in self.network_paths()]
-        labels_N = parts[0]["labels"]
-        if not all(torch.equal(part["labels"], labels_N) for part in parts):
-            raise UserError(f"the networks of {self.path} were tested on different data; evaluate them one by one")
-        return LabelledLogits(torch.cat([part["logits"] for part in parts]), labels_N)
+        return LabelledLogits(torch.cat([part["logits"] for part in parts]), parts[0]["labels"])
 
     def write_recipe(self, recipe: Recipe) -> None:
-        """Write recipe.yaml."""
         self.write("recipe.yaml", yaml.safe_dump(recipe.to_dict(), sort_keys=False))
         self.recipe = recipe
 
@@ -192,9 +160,15 @@ class Run:
 
     def _read_json(self, name: str) -> dict[str, Any]:
         if name not in self._json:
-            if not (self.path / name).exists() and not self.is_finished():
-                raise UserError(f"{self.path / name} is missing: {UNFINISHED}")
-            self._json[name] = _read_json(self.path / name)
+            path = self.path / name
+            if not path.exists() and not self.is_finished():
+                raise UserError(f"{path} is missing: {UNFINISHED}")
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', error)}); {AGAIN}") from error
+            checksums.check(path)
+            self._json[name] = found
         return self._json[name]
 
 
@@ -210,13 +184,3 @@ def _read_recipe(path: Path) -> Recipe:
         raise UserError(f"{path} cannot be read as a recipe ({' '.join(str(error).split())}); {remedy}") from error
     checksums.check(path)
     return recipe
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path} cannot be read ({reason}); {AGAIN}") from error
-    checksums.check(path)
-    return found

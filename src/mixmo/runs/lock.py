@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mixmo.runs.directory import LOCK, make_folder
 from mixmo.storage.files import file_lock, write_errors
-from mixmo.utils.errors import UserError
 
 
 def has_begun(path: Path) -> bool:
@@ -28,10 +27,7 @@ def claim(path: Path) -> Iterator[None]:
     make_folder(path)
     with ExitStack() as held:
         with write_errors(path / LOCK):
-            try:
-                held.enter_context(file_lock(path / LOCK, busy))
-            except FileNotFoundError as error:  # the process that made the folder has failed and removed it
-                raise UserError(busy) from error
+            held.enter_context(file_lock(path / LOCK, busy))
         for leftover in path.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         yield
@@ -55,6 +51,6 @@ def removed_unless_begun(path: Path, folder: bool) -> Iterator[None]:
 
 
 def _empty(path: Path) -> None:
-    # The recipe, then the lock go last: a process that comes meanwhile finds a file_lock run.
+    # The recipe, then the lock go last: a process that comes meanwhile finds a locked run.
     for file in sorted(path.iterdir(), key=lambda file: (file.name == LOCK, file.name == "recipe.yaml")):
         shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink(missing_ok=True)

@@ -32,20 +32,16 @@ def read_log(path: Path, finished: bool) -> list[dict[str, Any]]:
 
 
 def _parse(text: str, path: Path) -> list[dict[str, Any]]:
-    lines = list[dict[str, Any]]()
-    for number, line in enumerate(text.splitlines(), 1):
-        last = lines[-1]["epoch"] if lines else 0
+    entries, last = list[dict[str, Any]](), 0
+    for number, line in enumerate(text.split("\n")[:-1], 1):  # without the half a line that a killed process may leave
         try:
-            entry = json.loads(line)
-            if not entry["epoch"] > last:
+            entries.append(json.loads(line))
+            last, before = entries[-1]["epoch"], last
+            if not last > before:
                 raise ValueError
-            lines.append(entry)
         except (ValueError, TypeError, KeyError) as error:
-            # A killed process may leave half a line at the end; it is written again on resume.
-            if number < len(text.splitlines()) or text.endswith("\n"):
-                damage = f"line {number} is not an epoch after epoch {last}"
-                raise UserError(f"{path} is damaged: {damage}; remove that line") from error
-    return lines
+            raise UserError(f"{path} is damaged: line {number} is no later epoch; remove that line") from error
+    return entries
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

@@ -17,15 +17,7 @@ class Unfinished(UserWarning):
 
 
 def load_network(run: Run, which: str = "last") -> Network:
-    """Return the network of a run on the CPU in eval mode; of an unfinished run, as in its newest checkpoint.
-
-    Args:
-        run: The run.
-        which: Weights of the "last" or the "best" epoch.
-
-    Raises:
-        UserError: If there are no such weights, or their file is damaged.
-    """
+    """Return the network of a run on the CPU in eval mode; of an unfinished run, as in its newest checkpoint."""
     return load_network_and_step(run, which)[0]
 
 
