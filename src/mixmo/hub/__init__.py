@@ -6,8 +6,4 @@ model.safetensors    its weights; never a pickle, which could run code when it i
 SHA256SUMS           checksums of the last two, verified when they are read; optional
 """
 
-from mixmo.hub.folder import from_pretrained, push_to_hub, save_pretrained
-from mixmo.hub.loading import load
-from mixmo.hub.origin import Origin
-
-__all__ = ["Origin", "from_pretrained", "load", "push_to_hub", "save_pretrained"]
+from mixmo.hub.card import Origin as Origin

@@ -46,7 +46,6 @@ def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensem
 
 
 def _arguments(net: Network, members: int) -> dict[str, Any]:
-    """Return the arguments of `create` except the name."""
     encoders, heads = len(net.encoders), len(net.heads)
     return {
         "classes": class_count(net),
@@ -59,7 +58,6 @@ def _arguments(net: Network, members: int) -> dict[str, Any]:
 
 
 def _name(net: Network, members: int) -> str:
-    """Return the name by which `create` makes it; raise if its core was changed."""
     if None not in (net.name, class_count(net), channels(net)):
         with torch.device("meta"):
             if shapes(create(str(net.name), **_arguments(net, members)).core) == shapes(net.core):

@@ -3,6 +3,8 @@
 import importlib
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import torch
@@ -17,20 +19,11 @@ OPTIONS = {  # that a saved network may have; others read files
     "timm": ("num_classes", "in_chans", "img_size"),
     "torchvision": ("num_classes", "image_size"),
 }
-INSTALL = {"timm": "pip install 'mixmo[timm]'", "torchvision": "pip install torchvision"}
 
 
 def library(architecture: dict[str, Any]) -> str | None:
     """Return the library that makes the backbone; None if the bare model must be given."""
     return next((name for name in OPTIONS if name in architecture), None)
-
-
-def made_by(net: Wrapped) -> Iterator[dict[str, Any]]:
-    """Yield names in a library, and options, that may make the backbone of a network; the likeliest first."""
-    for name, options in _timm(net):
-        yield {"timm": name, "options": options}
-    for name, options in _torchvision(net):
-        yield {"torchvision": name, "options": options}
 
 
 def make(architecture: dict[str, Any]) -> nn.Module:
@@ -41,51 +34,44 @@ def make(architecture: dict[str, Any]) -> nn.Module:
     try:
         module = importlib.import_module(source)
     except (ImportError, RuntimeError) as error:  # the latter if torch and torchvision do not fit
-        raise UserError(f"{source} cannot be imported ({first_line(error)}); {INSTALL[source]}") from error
+        raise UserError(f"{source} cannot be imported ({first_line(error)}); pip install {source}") from error
     name, options = architecture[source], architecture["options"]
     known = module.is_model(name) if source == "timm" else name in module.models.list_models(module=module.models)
     if not known or not set(options) <= set(OPTIONS[source]):  # some names and options of timm download or read files
         raise UserError(f"{source} has no '{name}' with {', '.join(options)}; install the version of the saved network")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about initial weights, which are replaced
-            bare: nn.Module = (
-                module.create_model(name, pretrained=False, **options)
-                if source == "timm"
-                else module.models.get_model(name, weights=None, **options)
-            )
-        return bare
+        with warnings.catch_warnings(action="ignore"):  # about initial weights, which are replaced
+            if source == "timm":
+                return module.create_model(name, pretrained=False, **options)  # type: ignore[no-any-return]
+            return module.models.get_model(name, weights=None, **options)  # type: ignore[no-any-return]
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise UserError(f"{source}'s '{name}' does not take {', '.join(options)} ({first_line(error)})") from error
 
 
-def _timm(net: Wrapped) -> Iterator[tuple[str, dict[str, Any]]]:
-    """timm's models hold their names."""
+def made_by(net: Wrapped) -> Iterator[dict[str, Any]]:
+    """Yield names in a library, and options, that may make the backbone of a network; the likeliest first.
+
+    timm's models hold their names. torchvision's are found by the shapes of their weights, among those of one file.
+    """
+    options: dict[str, Any] = {"num_classes": net.classes}
     cfg = getattr(net.backbone, "pretrained_cfg", None) or {}
-    name = cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None)
-    if name:
-        options = {"num_classes": net.classes, "in_chans": net.size[0]}
-        yield from ((name, given) for given in (options, options | {"img_size": list(net.size[1:])}))
-
-
-def _torchvision(net: Wrapped) -> Iterator[tuple[str, dict[str, Any]]]:
-    """torchvision's models do not; they are found by the shapes of their weights, among those of one file."""
+    if name := cfg.get("architecture") if isinstance(cfg, dict) else getattr(cfg, "architecture", None):
+        plain = options | {"in_chans": net.size[0]}
+        yield from ({"timm": name, "options": given} for given in (plain, plain | {"img_size": list(net.size[1:])}))
     home = type(net.backbone).__module__
     if not home.startswith("torchvision.models."):
         return
     from torchvision import models
 
     ours = _between(net, net.backbone)
-    for name in models.list_models(module=models):
-        for options in ({"num_classes": net.classes}, {"num_classes": net.classes, "image_size": net.size[1]}):
-            if models.get_model_builder(name).__module__ == home:
-                try:
-                    with _Hollow():
-                        bare = make({"torchvision": name, "options": options})
-                except UserError:
-                    continue
-                if _between(net, bare) == ours:
-                    yield name, options
+    names = [n for n in models.list_models(module=models) if models.get_model_builder(n).__module__ == home]
+    for name, given in product(names, (options, options | {"image_size": net.size[1]})):
+        made = {"torchvision": name, "options": given}
+        fits = False
+        with suppress(UserError), _Hollow():
+            fits = _between(net, make(made)) == ours
+        if fits:
+            yield made
 
 
 class _Hollow(TorchFunctionMode):

@@ -1,12 +1,12 @@
 """The model card: README.md with the metadata that the Hugging Face Hub reads, the scores, how to use it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from mixmo.calibration.posthoc import Calibration
 from mixmo.hub.backbones import library
-from mixmo.hub.origin import Origin
 from mixmo.models.metadata import About
 
 NAMES = {  # of our scores: (in the table, the Hub's metric)
@@ -19,22 +19,33 @@ NAMES = {  # of our scores: (in the table, the Hub's metric)
 }
 
 
+@dataclass(frozen=True)
+class Origin:
+    """How a network was trained and measured, for config.json and the model card."""
+
+    recipe: dict[str, Any]  # every field, as in the run's recipe.yaml
+    epoch: str  # of the weights
+    device: str  # of the training
+    torch: str  # version of PyTorch
+    minutes: float | None  # of training, where known
+    parameters: int  # that were trained
+    multiply_adds: int  # of one prediction
+    measured: str  # how the scores were measured
+    members: tuple[dict[str, float], ...]  # scores of each
+    temperature: str | None  # what it was fitted on, where no images were held out
+    first: dict[str, float]  # {"images": n, "top1": share} of the first n test images, a quick check
+
+
 def card(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None) -> str:
-    """Return the text of README.md."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     scores = about.scores if about else {}
     dataset = (about.dataset if about else None) or "unknown"
+    task: dict[str, Any] = {"task_type": "image-classification", "dataset_type": dataset, "dataset_name": dataset}
     results = [
-        EvalResult(
-            task_type="image-classification",
-            dataset_type=dataset,
-            dataset_name=dataset,
-            metric_type=NAMES[key][1] if key in NAMES else key,
-            metric_name=NAMES[key][0] if key in NAMES else key,
-            metric_value=value,
-        )
+        EvalResult(**task, metric_type=metric, metric_name=title, metric_value=value)
         for key, value in scores.items()
+        for title, metric in [NAMES.get(key, (key, key))]
     ]
     data = ModelCardData(
         library_name="mixmo",
@@ -48,7 +59,6 @@ def card(name: str, architecture: dict[str, Any], about: About | None, origin: O
 
 
 def body(name: str, architecture: dict[str, Any], about: About | None, origin: Origin | None) -> str:
-    """Return the text after the metadata."""
     given = "" if "create" in architecture or library(architecture) else ", model=YOUR_BARE_MODEL"
     lines = [
         f"# {name}",
@@ -68,11 +78,12 @@ def body(name: str, architecture: dict[str, Any], about: About | None, origin: O
         return "\n".join(lines) + "\n"
     channels, height, width = about.size
     side = about.resize or min(height, width)
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (about.mean, about.std))
     lines += [
         "",
         "## Images",
         f"Shorter side resized to {side} pixels, centre crop of {height} x {width}, {channels} channels; divided by "
-        f"255, minus mean {values(about.mean)}, divided by standard deviation {values(about.std)}. `mixmo.predict` "
+        f"255, minus mean ({mean}), divided by standard deviation ({std}). `mixmo.predict` "
         "prepares uint8 images like this.",
     ]
     if about.classes:
@@ -86,10 +97,9 @@ def body(name: str, architecture: dict[str, Any], about: About | None, origin: O
 
 
 def scores_table(about: About, origin: Origin | None) -> list[str]:
-    """Return the table of the ensemble's scores, and of each member's where known."""
     members = origin.members if origin and len(origin.members) > 1 else ()
     heading = ["score", "ensemble" if origin else "value", *(f"member {i}" for i in range(len(members)))]
-    return [
+    lines = [
         f"Of the ensemble, the mean of its heads' logits, on {about.dataset or 'test data'}:",
         "",
         f"| {' | '.join(heading)} |",
@@ -98,13 +108,11 @@ def scores_table(about: About, origin: Origin | None) -> list[str]:
             f"| {NAMES.get(key, (key,))[0]} | {' | '.join(f'{row[key]:.4f}' for row in (about.scores, *members))} |"
             for key in about.scores
         ),
-        *([] if origin is None else ["", measured(origin)]),
     ]
-
-
-def measured(origin: Origin) -> str:
-    images, top1 = origin.first["images"], origin.first["top1"]
-    return f"Measured {origin.measured}. Top1 of the ensemble on the first {images:g} test images: {top1:.4f}."
+    if origin:
+        first = "Top1 of the ensemble on the first {images:g} test images: {top1:.4f}.".format(**origin.first)
+        lines += ["", f"Measured {origin.measured}. {first}"]
+    return lines
 
 
 def training(origin: Origin) -> list[str]:
@@ -125,7 +133,6 @@ def training(origin: Origin) -> list[str]:
 
 
 def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
-    """Return what was fitted, on which images, and what it guarantees."""
     if fitted is None:
         return ["None: probabilities are as trained."]
     lines = [f"Fitted on {fitted.samples} held-out images: temperature {fitted.temperature:.4f}."]
@@ -144,11 +151,7 @@ def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
 
 
 def sentence(architecture: dict[str, Any]) -> str:
-    """Return the architecture in a sentence.
-
-    >>> sentence({"create": "wrn28_10", "members": 2, "folded": False})
-    'wrn28_10 with 2 members.'
-    """
+    """Return the architecture in a sentence: "wrn28_10 with 2 members."."""
     if "create" in architecture:
         name, members = architecture["create"], architecture["members"]
     else:
@@ -157,7 +160,3 @@ def sentence(architecture: dict[str, Any]) -> str:
         members = architecture["wrap"]["members"]
     folded = ", folded: one encoder, all heads" if architecture["folded"] else ""
     return f"{name} with {members} member{'s' if members > 1 else ''}{folded}."
-
-
-def values(numbers: tuple[float, ...]) -> str:
-    return "(" + ", ".join(f"{number:.4g}" for number in numbers) + ")"

@@ -37,12 +37,11 @@ def find(where: Path | str, revision: str | None = None, token: str | None = Non
     try:
         return Path(snapshot_download(str(where), revision=revision, token=token, allow_patterns=FILES))
     except Exception as error:  # of the connection, the Hub or its client: many kinds, one remedy
-        problem = f"{where} is no folder, and cannot be downloaded from the Hub ({first_line(error)})"
-        raise UserError(f"{problem}; {hint or 'check the name'}") from error
+        problem = f"no folder, and cannot be downloaded from the Hub ({first_line(error)})"
+        raise UserError(f"{where} is {problem}; {hint or 'check the name'}") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of config.json."""
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"{folder} is no run directory and no saved network: it has neither recipe.yaml nor {CONFIG}")
@@ -60,7 +59,7 @@ def check_about(net: Ensemble, about: About | None) -> None:
     if about is None or not isinstance(net, Network | Wrapped):
         return
     count, reads = (net.classes, net.size[0]) if isinstance(net, Wrapped) else (class_count(net), channels(net))
-    if about.classes and count not in (None, len(about.classes)):
-        raise UserError(f"there are {len(about.classes)} class names for the {count} classes of the network")
-    if reads not in (None, about.size[0]):
-        raise UserError(f"size = {about.size}, and the network reads {reads} channels; give the size of its images")
+    names = len(about.classes or ()) or None
+    if (None not in (names, count) and names != count) or reads not in (None, about.size[0]):
+        given = f"about has {names} class names and size {about.size}"
+        raise UserError(f"{given}; the network has {count} classes and reads {reads} channels")

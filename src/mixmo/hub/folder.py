@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -13,9 +14,8 @@ from mixmo._version import __version__
 from mixmo.calibration.posthoc import Calibration
 from mixmo.hub.architecture import build, describe
 from mixmo.hub.backbones import library
-from mixmo.hub.card import card
+from mixmo.hub.card import Origin, card
 from mixmo.hub.config import HUB_NAME, WEIGHTS, check_about, find, read_config
-from mixmo.hub.origin import Origin
 from mixmo.hub.shipped import CONFIG
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
@@ -29,7 +29,6 @@ from mixmo.utils.errors import UserError, check_path, first_line
 from mixmo.utils.eval_mode import evaluating
 
 CARD = "README.md"
-HALVES = {torch.bfloat16, torch.float16}
 
 
 def save_pretrained(
@@ -56,30 +55,34 @@ def save_pretrained(
         origin: How the network was trained, for the model card.
         half: Round matrices and filters to bfloat16: half the size, and slightly different predictions.
 
-    Returns:
-        The folder.
-
     Raises:
         UserError: If the folder is not empty, `about` does not fit the network, or the network was changed so that it
             cannot be built again.
     """
     folder, net = check_path("folder", folder), unwrap_ensemble(net)
     about = net.about if about is None else about
-    _check_arguments(net, folder, about, calibration)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")
+    if not isinstance(about, About) and not (about is calibration is None):
+        raise UserError(f"about is a {type(about).__name__}; give about=mixmo.About(...)")
+    check_about(net, about)
     about = about.calibrated(calibration) if about and calibration else about
     architectures = describe(net)
     net = rounded(net) if half else net
-    images, logits = _example(net, about)
+    size = input_size(net) if about is None else about.size
+    images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0), device="cpu").to(next(net.parameters()))
+    with torch.no_grad(), evaluating(net):
+        logits = net.each(images)
     if not logits.isfinite().all():
         raise UserError("the network outputs NaN or infinite values; check whether its training diverged")
     with staging_folder(folder.absolute()) as temporary:
         draft = temporary / "draft"
         draft.mkdir()
-        tensors = net.state_dict()
-        save_tensors(_unshared(to_bfloat16(tensors) if half else tensors), draft / WEIGHTS)
+        tensors = {name: tensor.clone() for name, tensor in net.state_dict().items()}  # safetensors rejects tied ones
+        save_tensors(to_bfloat16(tensors) if half else tensors, draft / WEIGHTS)
         for architecture in architectures:
             config = {"mixmo": __version__, "architecture": architecture, "about": about and about.to_dict()}
-            config |= {"origin": origin.to_dict()} if origin else {}
+            config |= {"origin": asdict(origin)} if origin else {}
             (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
             given = "create" not in architecture and library(architecture) is None
             if given or _predicts(draft, images, logits):
@@ -114,9 +117,6 @@ def from_pretrained(
 
     Returns:
         The network, on the CPU and in eval mode, with its metadata in `about`.
-
-    Raises:
-        UserError: If nothing is found, files are damaged, or weights do not fit.
     """
     folder = find(where, revision, token)
     config = read_config(folder)
@@ -131,7 +131,7 @@ def from_pretrained(
     checksums.check(folder / CONFIG)
     load_weights(net, folder / WEIGHTS, assign=True)
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
-    if len(types) > 1 or types & HALVES:
+    if len(types) > 1 or types & {torch.bfloat16, torch.float16}:
         net.float()  # CPUs are slow in half precision, and layers of different precision do not compute together
     net.about = about
     return net.cpu().eval()  # what is in no file is where the given model was
@@ -151,16 +151,12 @@ def push_to_hub(
     Args:
         net: A network of `mixmo.create` or `mixmo.wrap`.
         name: OWNER/NAME on the Hub, such as "me/cut-mixmo".
-        about: As in `save_pretrained`.
-        calibration: As in `save_pretrained`.
+        about: As in `save_pretrained`, and so is `calibration`.
         private: Create a private repository.
         token: Access token; by default that of `hf auth login`.
 
     Returns:
         The address of the repository.
-
-    Raises:
-        UserError: If the name is no OWNER/NAME, or saving or uploading fails.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -179,45 +175,16 @@ def push_to_hub(
 
 
 def rounded(net: Ensemble) -> Ensemble:
-    """Return a copy whose weights are as a file of half the size keeps them, in the precision that it had."""
+    """Return a copy with weights rounded to bfloat16, in the precision that they had."""
     copied = copy.deepcopy(net)
-    load_state(copied, to_bfloat16(net.state_dict()))  # which takes them back to their precision
+    load_state(copied, to_bfloat16(net.state_dict()))
     return copied
 
 
-def _check_arguments(net: Ensemble, folder: Path, about: About | None, calibration: Calibration | None) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")
-    if not isinstance(about, About) and not (about is calibration is None):
-        raise UserError(f"about is a {type(about).__name__}; give about=mixmo.About(...)")
-    check_about(net, about)
-
-
-def _example(net: Ensemble, about: About | None) -> tuple[Tensor, Tensor]:
-    """Return two random images, and the logits of every head for them."""
-    size = input_size(net) if about is None else about.size
-    parameter = next(net.parameters())
-    images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0), device="cpu").to(parameter)
-    with torch.no_grad(), evaluating(net):
-        return images, net.each(images)
-
-
 def _predicts(folder: Path, images: Tensor, logits: Tensor) -> bool:
-    """Return whether the network in the folder has these logits for the images."""
     try:
         again = from_pretrained(folder).to(images)
     except UserError:
         return False
     with torch.no_grad():
         return torch.allclose(again.each(images), logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max()) + 1e-6)
-
-
-def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors that share memory, as tied weights do, each with its own: safetensors needs it."""
-    seen: set[int] = set()
-    result = {}
-    for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        result[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
-    return result

@@ -23,22 +23,17 @@ FEWEST = fewest(0.9)  # held-out images that conformal sets of the usual level n
 def load(where: Path | str, which: str = "last", model: nn.Module | None = None) -> Ensemble:
     """Load a trained network from a run directory, a saved folder, this package or the Hub.
 
-    A path that exists takes precedence over a shipped name (`mixmo.shipped()`), and that over the Hub. For a run that
-    has not ended, the newest checkpoint or the best weights so far are loaded, without calibration, and a warning names
-    their step.
+    A path that exists takes precedence over a shipped name, and that over the Hub. For a run that has not ended, the
+    newest checkpoint or the best weights so far are loaded, without calibration, and a warning names their step.
 
     Args:
-        where: A run directory, a folder of `mixmo.save_pretrained`, a name of `mixmo.shipped()`, or OWNER/NAME on the
-            Hub.
+        where: A run directory, a saved folder, a name of `mixmo.shipped()`, or OWNER/NAME on the Hub.
         which: "last" or "best" weights, for run directories.
         model: The bare backbone of a wrapped network that neither timm nor torchvision makes.
 
     Returns:
         The network, on the CPU and in eval mode. Its attribute `about` holds class names, how images are prepared,
         scores, and a calibration: as saved, or fitted on the validation images of the run, if it held some out.
-
-    Raises:
-        UserError: If nothing is found, files are damaged, or the run holds several networks.
     """
     path = check_path("where", where)
     if not is_run(path):
@@ -49,40 +44,37 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
     if run.recipe.networks > 1:
         raise UserError(f"{where} holds {run.recipe.networks} networks; take each of its folders {where}/0, ...")
     net, step = load_network_and_step(run, which)
-    about = _metadata(run, _scores(run, which, step))
-    calibrated = step is None and run.recipe.validation >= FEWEST
-    net.about = _calibrated(about, run, which) if calibrated else about
+    net.about = _metadata(run, which, step)
+    if step is None and run.recipe.validation >= FEWEST:
+        path = _logits(run, which)
+        if path.is_file() or index_path(path).is_file():
+            net.about = net.about.calibrated(validation_calibration(run, which))
+        else:  # large files may be left out of a copy
+            warnings.warn(f"{path} is missing, so the probabilities are not calibrated; copy it too", stacklevel=2)
     return net
 
 
 def validation_calibration(run: Run, which: str, **settings: Any) -> Calibration:
     """Fit a calibration on the images that the run held out, never on the test set."""
-    path = run.path / f"logits-{which}.safetensors"
+    path = _logits(run, which)
     tensors = load_tensors(path)
     if not {"validation_logits", "validation_labels"} <= tensors.keys():
         raise UserError(f"{path} lacks the logits of the validation images; {AGAIN}")
     return calibrate(tensors["validation_logits"], tensors["validation_labels"], **settings)
 
 
-def _scores(run: Run, which: str, step: int | None) -> dict[str, Any]:
-    """Return the ensemble's scores at the end of a run, or at a step before."""
+def _metadata(run: Run, which: str, step: int | None) -> About:
+    """Return the metadata with the scores at the end of the run, or at a step before."""
     if step is None:
-        scores: dict[str, Any] = run.read_scores()[which]["ensemble"]
-        return scores
-    scored = next((line for line in run.read_metrics() if line.get("step") == step), {})
-    return scored.get("test", {}).get("ensemble", {})  # type: ignore[no-any-return]
-
-
-def _metadata(run: Run, scores: dict[str, Any]) -> About:
+        scores = run.read_scores()[which]["ensemble"]
+    else:
+        scored = next((line for line in run.read_metrics() if line.get("step") == step), {})
+        scores = scored.get("test", {}).get("ensemble", {})
     dataset = run.read_dataset()
     known = {key: dataset[key] for key in ("size", "mean", "std", "classes")}
     kept = {key: scores[key] for key in SCORES if key in scores}
     return About.from_dict({**known, "resize": dataset.get("resize"), "dataset": dataset["name"], "scores": kept})
 
 
-def _calibrated(about: About, run: Run, which: str) -> About:
-    path = run.path / f"logits-{which}.safetensors"
-    if not path.is_file() and not index_path(path).is_file():  # large files may be left out of a copy
-        warnings.warn(f"{path} is missing, so the probabilities are not calibrated; copy it too", stacklevel=3)
-        return about
-    return about.calibrated(validation_calibration(run, which))
+def _logits(run: Run, which: str) -> Path:
+    return run.path / f"logits-{which}.safetensors"

@@ -13,21 +13,15 @@ ROOT = Path(str(files("mixmo.hub") / "weights"))
 
 
 def shipped() -> list[str]:
-    """List the networks that come with the package; `mixmo.load` reads them without a download.
-
-    Returns:
-        Their names, such as "cifar100/cut-mixmo-wrn28-4".
-    """
+    """List the networks that come with the package, such as "cifar100/cut-mixmo-wrn28-4", for `mixmo.load`."""
     return sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob(f"*/*/{CONFIG}"))
 
 
 def shipped_folder(name: str) -> Path:
-    """Return the folder of a shipped network."""
     return ROOT / name
 
 
 def summary(name: str) -> str:
-    """Return one line on a shipped network."""
     config = json.loads((shipped_folder(name) / CONFIG).read_text())
     about = About.from_dict(config["about"])
     scores = f"Top1 {100 * about.scores['top1']:.2f} %, NLLc {about.scores['nllc']:.3f}"
