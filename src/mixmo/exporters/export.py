@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from mixmo.calibration.posthoc import Calibration
 from mixmo.exporters import onnx
 from mixmo.exporters.file_metadata import Metadata, check_statistics
 from mixmo.exporters.graph import Deployed
-from mixmo.exporters.verify import accuracy, compare, examples, run
+from mixmo.exporters.verify import accuracy, compare, run
 from mixmo.exporters.write import prepared, write
 from mixmo.models.network import Ensemble
 from mixmo.storage.files import staging_folder
@@ -49,19 +50,17 @@ class Exported:
     tested: int
 
     def __str__(self) -> str:
-        metadata, lines = self.metadata, []
+        metadata = self.metadata
         network = "folded" if metadata.folded else f"not folded ({self.unfolded_because})"
-        lines.append(
+        lines = [
             f"{self.path}: {self.bytes / 1e6:.2f} MB, {metadata.precision}, {metadata.members} members, {network}, "
-            f"temperature {metadata.temperature:.4g}"
-        )
-        lines.append(f"feed: {metadata.preprocessing}")
-        lines.append(f"largest difference from PyTorch in float32: {self.difference:.1e}")
+            f"temperature {metadata.temperature:.4g}",
+            f"feed: {metadata.preprocessing}",
+            f"largest difference from PyTorch in float32: {self.difference:.1e}",
+        ]
         if self.top1:
-            before, after = self.top1
-            lines.append(
-                f"Top1: {100 * after:.2f} %; in PyTorch in float32 {100 * before:.2f} % ({self.tested} test images)"
-            )
+            before, after = (f"{100 * share:.2f} %" for share in self.top1)
+            lines.append(f"Top1: {after}; in PyTorch in float32 {before} ({self.tested} test images)")
         elif metadata.precision != "fp32":
             lines.append("Top1 was not measured: no test images were given")
         return "\n".join(lines)
@@ -86,7 +85,7 @@ def export(
     """Write a network as one `.onnx` or `.pt2` file for any batch size, and compare it with PyTorch.
 
     The outputs are `probs` (N, K), `members` (N, M, K), `entropy` (N,) and `mutual_information` (N,). The network is
-    folded where possible (`mixmo.fold`). A float32 file that differs from PyTorch by more than 1e-4 is not kept. What
+    folded, or a warning says why not. A float32 file that differs from PyTorch by more than 1e-4 is not kept. What
     `net.about` holds, as after `mixmo.load`, need not be given.
 
     Args:
@@ -104,14 +103,8 @@ def export(
         test: Images as the file takes them, and labels, to measure the accuracy of the precision.
         overwrite: Replace an existing file.
 
-    Returns:
-        The path, metadata, size and largest difference from PyTorch.
-
     Raises:
         UserError: If the file cannot be written, the network cannot be traced, or the outputs differ.
-
-    Warns:
-        UserWarning: If the network cannot be folded.
     """
     path = check_path("path", path)
     check_target(path, precision, overwrite)
@@ -124,30 +117,28 @@ def export(
     temperature = float(fitted.temperature if temperature is None else temperature)
     check_size(size)
     size = input_size(net) if size is None else (size[0], size[1], size[2])
-    _check_arguments(calibration, test, size, precision, temperature)
+    if not 0 < temperature < math.inf:
+        raise UserError(f"temperature = {temperature}; give a positive number")
+    for images in (calibration, test[0] if test else None):
+        if images is not None and (not isinstance(images, Tensor) or tuple(images.shape[1:]) != size):
+            given = f"{type(images).__name__} {tuple(getattr(images, 'shape', ()))}"
+            raise UserError(f"calibration and test take images (N, {str(size)[1:]} as a tensor, not a {given}")
+    if precision == "int8" and calibration is None:
+        raise UserError("int8 takes its ranges from images; give a few hundred training images as calibration=")
     mean, std = check_statistics(mean, std, size[0], normalise)
     folded, whole, why = prepared(net)
     graph, reference = (Deployed(one, temperature, *((mean, std) if normalise else ())) for one in (folded, whole))
     graph.eval().requires_grad_(False)  # a .pt2 file shall compute no gradients
-    images_NCHW = examples(size, pixels=normalise)
+    uniform = torch.rand(3, *size, generator=torch.Generator().manual_seed(0))
+    images_NCHW = uniform if normalise else 2 * uniform - 1  # about the range of normalised images
     outputs = run(reference, images_NCHW, size)
     members, count = outputs["members"].shape[1:]
     if classes is not None and len(classes) != count:
         raise UserError(f"{len(classes)} class names for a network of {count} classes; give one each")
     left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
     fitted.check_classes(count)
-    metadata = Metadata(
-        tuple(classes or ()),
-        size,
-        *left,
-        normalise,
-        temperature,
-        members,
-        why is None,
-        precision,
-        fitted.conformal,
-        fitted.selective,
-    )
+    names, sets, abstain = tuple(classes or ()), fitted.conformal, fitted.selective
+    metadata = Metadata(names, size, *left, normalise, temperature, members, why is None, precision, sets, abstain)
     with staging_folder(path) as folder:
         draft = folder / path.name
         with Work(f"writing {path.name}"):
@@ -164,23 +155,8 @@ def export(
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
 
 
-def _check_arguments(
-    calibration: object, test: tuple[Tensor, Tensor] | None, size: Size, precision: str, temperature: float
-) -> None:
-    if not 0 < temperature < math.inf:
-        raise UserError(f"temperature = {temperature}; give a positive number")
-    if isinstance(calibration, Calibration):
-        raise UserError("calibration takes images, for int8; give temperature=calibration.temperature, or net.about")
-    for images in (calibration, test[0] if test else None):
-        if images is not None and (not isinstance(images, Tensor) or tuple(images.shape[1:]) != size):
-            shape = tuple(getattr(images, "shape", ()))
-            raise UserError(f"images are a {type(images).__name__} {shape}; give a tensor (N, {str(size)[1:]}")
-    if precision == "int8" and calibration is None:
-        raise UserError("int8 takes its ranges from images; give a few hundred training images as calibration=")
-
-
 def check_target(path: Path, precision: str, overwrite: bool) -> None:
-    """Raise a UserError for a file that cannot be written, before any work is done."""
+    """Check that the file can be written, before any work is done."""
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path} ends neither in .onnx nor in .pt2; name the file by its format")
     if precision not in PRECISIONS:

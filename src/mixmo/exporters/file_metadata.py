@@ -1,7 +1,7 @@
 """The metadata of an exported file, for whoever uses it without this package."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,7 +42,6 @@ class Metadata:
 
     @property
     def preprocessing(self) -> str:
-        """How to prepare an image, in a sentence."""
         shape = f"float32 (batch, {', '.join(map(str, self.size))}), {self.colour}"
         if self.normalises:
             return f"{shape}: pixels / 255; the graph normalises them itself"
@@ -51,7 +50,6 @@ class Metadata:
         return f"{shape}: as in training, which this file does not know"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
         extra = {"layout": "NCHW", "colour": self.colour, "range": [0, 1], "preprocessing": self.preprocessing}
         return {**asdict(self), **extra, "input": INPUT, "outputs": OUTPUTS, "mixmo": __version__}
 
@@ -63,12 +61,10 @@ class Metadata:
 def check_statistics(
     mean: Sequence[float] | None, std: Sequence[float] | None, channels: int, normalise: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel, or () for both."""
+    """Return both with one number per channel, or () for both."""
     if mean is None and std is None and not normalise:
         return (), ()
-    for values in (mean, std):
-        if values is None or not hasattr(values, "__len__") or len(values) != channels:
-            raise UserError(f"mean = {mean}, std = {std}; give both, one number for each of the {channels} channels")
-    assert mean is not None
-    assert std is not None
-    return tuple(map(float, mean)), tuple(map(float, std))
+    means, stds = (tuple(map(float, values)) if isinstance(values, Iterable) else () for values in (mean, std))
+    if not len(means) == len(stds) == channels:
+        raise UserError(f"mean = {mean}, std = {std}; give both, one number for each of the {channels} channels")
+    return means, stds

@@ -11,10 +11,7 @@ from mixmo.models.network import Ensemble, Network
 
 
 class Joined(nn.Module):
-    """A folded Network as an ordinary one: one encoder, the core, one dense layer for all heads.
-
-    The temperature is in the dense layer's weights.
-    """
+    """A folded Network as an ordinary one: encoder, core, one dense layer for all heads and the temperature."""
 
     def __init__(self, net: Network, temperature: float) -> None:
         super().__init__()
@@ -45,8 +42,7 @@ class Deployed(nn.Module):
     """A network with the outputs that an application needs; the batch is the first dimension of each.
 
     With z_mn the logits of member m divided by the temperature T, and p_mn their softmax:
-    probs               softmax of mean_m z_mn: the ensemble of the published scores averages logits; so the mean is
-                        divided by T too, which is where T was fitted
+    probs               softmax of mean_m z_mn, to which T was fitted: the published ensembles average logits
     members             p_mn
     entropy             H(probs), in nats
     mutual_information  H(mean_m p_mn) - mean_m H(p_mn), in nats; here alone the members' probabilities are averaged
@@ -55,11 +51,10 @@ class Deployed(nn.Module):
     def __init__(
         self, net: Ensemble, temperature: float = 1.0, mean: Sequence[float] = (), std: Sequence[float] = ()
     ) -> None:
-        """Let the graph take pixels in 0..1 and normalise them if `mean` and `std` are given."""
         super().__init__()
         single = isinstance(net, Network) and net.members == 1 and all(isinstance(h, nn.Linear) for h in net.heads)
         self.net = Joined(net, temperature) if single else Members(net, temperature)  # type: ignore[arg-type]
-        self.normalises = bool(mean)
+        self.normalises = bool(mean)  # pixels in 0..1
         if self.normalises:
             # One multiplication and one addition: (x - mean) / std = x * scale + shift.
             mean_C, std_C = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
@@ -71,8 +66,7 @@ class Deployed(nn.Module):
             images = images * self.get_buffer("scale") + self.get_buffer("shift")
         narrow = next(self.net.parameters()).dtype != images.dtype  # tested first: a graph keeps every conversion
         z_NMK: Tensor = self.net(images.bfloat16()).float() if narrow else self.net(images)
-        # Few operations, and the same ones again: .pt2 files run them one by one, and each costs the same however small
-        # it is, most where it comes first.
+        # Few operations, and the same ones again: .pt2 files run them one by one, and each costs the same.
         members_NMK, probs_NK = z_NMK.softmax(-1), z_NMK.mean(1).softmax(-1)
         entropy_N = entr(probs_NK).sum(-1)
         # Class by class: rounding stays small, and a single member has exactly no information.

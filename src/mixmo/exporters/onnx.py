@@ -1,10 +1,11 @@
 """ONNX: one file with its metadata inside, in float32, bf16 or int8."""
 
-import contextlib
+import importlib
 import io
 import logging
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,9 @@ LAYERS = ("Conv", "Gemm", "MatMul")
 
 
 def check_installed() -> None:
-    """Raise a UserError if a package for ONNX is missing."""
     try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
+        for name in ("onnx", "onnxruntime", "onnxscript"):
+            importlib.import_module(name)
     except ImportError as error:
         raise UserError(f"ONNX needs {error.name}, which is not installed; pip install 'mixmo[export]'") from error
 
@@ -33,15 +32,12 @@ def write(program: ExportedProgram, metadata: Metadata, path: Path, calibration:
     """Write the program as an ONNX file in the precision of `metadata`; int8 takes its ranges from `calibration`."""
     import onnx
 
+    names: dict[str, Any] = {"input_names": [INPUT], "output_names": list(OUTPUTS)}
+    aten = torch.ops.aten
+    known = {aten.scaled_dot_product_attention.default: attention, aten.special_entr.default: entropies}
     with quiet():
-        written = torch.onnx.export(
-            plain(program),
-            input_names=[INPUT],
-            output_names=list(OUTPUTS),
-            dynamo=True,
-            optimize=True,
-            verbose=False,
-        )
+        plain = program.run_decompositions(known)  # into operations that torch's ONNX exporter knows
+        written = torch.onnx.export(plain, **names, dynamo=True, optimize=True, verbose=False)
     assert written is not None
     model = written.model_proto
     tidy(model)
@@ -54,13 +50,6 @@ def write(program: ExportedProgram, metadata: Metadata, path: Path, calibration:
     onnx.helper.set_model_props(model, metadata.to_strings())
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
-
-
-def plain(program: ExportedProgram) -> ExportedProgram:
-    """Return the program in operations that torch's ONNX exporter knows."""
-    aten = torch.ops.aten
-    known = {aten.scaled_dot_product_attention.default: attention, aten.special_entr.default: entropies}
-    return program.run_decompositions(known)  # type: ignore[no-any-return]
 
 
 def entropies(p: Tensor) -> Tensor:
@@ -115,10 +104,7 @@ def tidy(model: Any) -> None:
 
 
 def halve_weights(model: Any) -> None:
-    """Store weights in bfloat16, widened as the file is loaded; CPU runtimes have no bfloat16 convolution.
-
-    Vectors (biases, normalisation) stay: they are a thousandth of the file.
-    """
+    """Store matrices and filters in bfloat16, widened as the file is loaded; CPUs have no bfloat16 convolution."""
     import onnx
 
     graph = model.graph
@@ -126,15 +112,14 @@ def halve_weights(model: Any) -> None:
         if tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) < 2:
             continue
         values = torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy()).bfloat16()
-        name = tensor.name
         stored = onnx.TensorProto(
-            name=f"{name}.bf16",
+            name=f"{tensor.name}.bf16",
             dims=tensor.dims,
             data_type=onnx.TensorProto.BFLOAT16,
             raw_data=values.view(torch.int16).numpy().astype("<i2").tobytes(),
         )
+        graph.node.insert(0, onnx.helper.make_node("Cast", [stored.name], [tensor.name], to=onnx.TensorProto.FLOAT))
         graph.initializer[index].CopyFrom(stored)
-        graph.node.insert(0, onnx.helper.make_node("Cast", [stored.name], [name], to=onnx.TensorProto.FLOAT))
 
 
 def quantised(model: Any, images: Tensor, path: Path) -> Any:
@@ -197,15 +182,13 @@ class Session:
         return {name: torch.from_numpy(value) for name, value in zip(OUTPUTS, values, strict=True)}
 
 
-@contextlib.contextmanager
+@contextmanager
 def quiet() -> Iterator[None]:
     """Suppress what the exporters print and log."""
-    before = logging.root.manager.disable
+    before, void = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.WARNING)
     try:
-        void = io.StringIO()
-        with warnings.catch_warnings(), contextlib.redirect_stdout(void), contextlib.redirect_stderr(void):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), redirect_stdout(void), redirect_stderr(void):
             yield
     finally:
         logging.disable(before)

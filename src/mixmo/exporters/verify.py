@@ -12,12 +12,6 @@ from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.progress import Work
 
 
-def examples(size: Size, pixels: bool) -> Tensor:
-    """Return three random images: pixels in 0..1, or about the range of normalised images."""
-    uniform = torch.rand(3, *size, generator=torch.Generator().manual_seed(0))
-    return uniform if pixels else 2 * uniform - 1
-
-
 def run(graph: Deployed, images_NCHW: Tensor, size: Size) -> dict[str, Tensor]:
     """Return the outputs for one batch; a UserError if the network cannot read this size."""
     try:

@@ -32,16 +32,13 @@ def prepared(net: Ensemble) -> tuple[Ensemble, Ensemble, str | None]:
 
 
 def remove_parametrizations(net: nn.Module) -> None:
-    """Replace weights that are computed at each call, as by a weight norm, by their values.
-
-    torch's own function changes the class of the layer, which the copies of a layer share.
-    """
+    """Replace weights that are computed at each call, as by a weight norm, by their values."""
     for layer in list(net.modules()):
         computed = layer._modules.get("parametrizations")
         if computed is not None:
             weights = {name: getattr(layer, name).detach().clone() for name in computed._modules}
             del layer._modules["parametrizations"]
-            layer.__class__ = type(layer).__bases__[0]
+            layer.__class__ = type(layer).__bases__[0]  # torch's own function changes it for all copies of the layer
             for name, weight in weights.items():
                 layer.register_parameter(name, nn.Parameter(weight))
 
@@ -67,16 +64,15 @@ def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor |
 def traced(graph: Deployed, size: Size) -> ExportedProgram:
     """Trace the graph with torch.export, for any number of images."""
     images, batch = torch.rand(2, *size), torch.export.Dim("batch", min=1)
-    first: Exception | None = None
+    errors = []
     for strict in (False, True):  # strict tracing also follows len(images), and takes longer
         try:
             with onnx.quiet():
                 return torch.export.export(graph, (images,), dynamic_shapes=({0: batch},), strict=strict)
         except Exception as error:
-            first = first or error
-    assert first is not None
+            errors.append(error)
     hint = "let its forward not depend on the values or the number of images"
-    raise UserError(f"torch.export cannot trace this network ({reason(first)}); {hint}") from first
+    raise UserError(f"torch.export cannot trace this network ({reason(errors[0])}); {hint}") from errors[0]
 
 
 def reason(error: BaseException) -> str:
