@@ -12,8 +12,7 @@ from mixmo.calibration.posthoc import Calibration
 from mixmo.exporters import onnx
 from mixmo.exporters.file_metadata import Metadata, check_statistics
 from mixmo.exporters.graph import Deployed
-from mixmo.exporters.verify import accuracy, compare, run
-from mixmo.exporters.write import prepared, write
+from mixmo.exporters.write import accuracy, compare, prepared, run, write
 from mixmo.models.network import Ensemble
 from mixmo.storage.files import staging_folder
 from mixmo.surgery.probe import Size, check_size, input_size

@@ -17,17 +17,19 @@ EXTRA = "mixmo.json"  # the name of the metadata inside the file
 
 def write(program: ExportedProgram, metadata: Metadata, path: Path) -> None:
     """Write the program as a compressed .pt2 file with its metadata inside."""
-    program.example_inputs = None  # the images that it was traced with
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # the paths of this machine: a third of the graph's bytes
+    tidy(program)
     flatten(program)
     whole = io.BytesIO()  # not the file: where a disk is full, torch's own writer ends the process
     with quiet():
         torch.export.save(program, whole, extra_files={EXTRA: json.dumps(metadata.to_dict(), indent=2)})
-    with zipfile.ZipFile(whole) as written, zipfile.ZipFile(path, "w") as small:
-        for entry in written.infolist():  # the graph is text, which compresses to a twentieth; torch reads it too
-            how = zipfile.ZIP_DEFLATED if entry.filename.endswith(".json") else zipfile.ZIP_STORED
-            small.writestr(zipfile.ZipInfo(entry.filename, entry.date_time), written.read(entry), how)
+    compress(whole, path)
+
+
+def tidy(program: ExportedProgram) -> None:
+    """Remove the images that it was traced with and the paths of this machine: a third of the graph's bytes."""
+    program.example_inputs = None
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
 
 
 def flatten(program: ExportedProgram) -> None:
@@ -39,6 +41,14 @@ def flatten(program: ExportedProgram) -> None:
     state.update(flat)
     for spec in (*signature.input_specs, *signature.output_specs):
         spec.target = names.get(spec.target, spec.target)
+
+
+def compress(whole: io.BytesIO, path: Path) -> None:
+    """Compress the graph, which is text, to a twentieth of its bytes; torch reads compressed archives too."""
+    with zipfile.ZipFile(whole) as written, zipfile.ZipFile(path, "w") as small:
+        for entry in written.infolist():
+            how = zipfile.ZIP_DEFLATED if entry.filename.endswith(".json") else zipfile.ZIP_STORED
+            small.writestr(zipfile.ZipInfo(entry.filename, entry.date_time), written.read(entry), how)
 
 
 class Session:

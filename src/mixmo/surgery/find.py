@@ -79,7 +79,7 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
     for heads in tried:
         if heads and not heads[0].follows and _doubles(model, trial, heads):
             return heads
-    problem = "the model changes the logits of its last layer; remove a softmax" if fitting else "no layer outputs them"
+    problem = "its logits are changed; remove a softmax" if fitting else "no layer outputs them (no classifier?)"
     last = ", ".join(layer.name for layer in (fitting or seen)[-NAMED:])
     raise UserError(f"the head of the {classes} classes is not found: {problem}, or name it by head= (such as {last})")
 
