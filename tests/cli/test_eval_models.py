@@ -289,7 +289,7 @@ def test_one_image_is_too_few(saved: Path, files: Path, tmp_path: Path, scored: 
     shutil.copytree(files / "images" / "6", tmp_path / "one" / "6")
     for extra in sorted((tmp_path / "one" / "6").iterdir())[1:]:
         extra.unlink()
-    assert "1 samples" in said("eval", saved, "--on", tmp_path / "one", *ON_CPU)
+    assert "one sample" in said("eval", saved, "--on", tmp_path / "one", *ON_CPU)
     Image.new("L", (8, 8)).save(tmp_path / "one" / "6" / "more.png")
     assert scored(saved, "--on", tmp_path / "one")["images"] == 2
 

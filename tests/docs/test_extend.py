@@ -42,14 +42,14 @@ def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert again.ensemble.nll == pytest.approx(stored.ensemble.nll, abs=1e-5)
     assert set(page["mix"].weights.unique().tolist()) <= {0.0, 1.0}
     assert all(weight.grad is not None for weight in page["net"].parameters())
-    assert main(["train", "digits/cut-mixmo", *OWN, "--epochs", "1", "--quiet", "true", "--out", "runs/typed"]) == 0
+    assert main(["train", "digits/cut-mixmo", *OWN, "--epochs", "1", "--quiet", "--out", "runs/typed"]) == 0
     assert main(["eval", "runs/typed", "--source", "weights"]) == 0
     assert main(["list", "models"]) == 0
-    assert main(["show", "digits/cut-mixmo", *OWN, "--time", "false"]) == 0
+    assert main(["show", "digits/cut-mixmo", *OWN, "--no-time"]) == 0
     out = capsys.readouterr().out
     assert "plain " in out
     assert f"# {parameters(page['net']):,} parameters" in out
-    assert "# 360 steps, 12 an epoch" in out  # 400 images, 32 of them a batch: b = 2
+    assert "# 360 steps, 12 per epoch" in out  # 400 images, 32 of them a batch: b = 2
 
 
 def test_a_metric_of_ones_own(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_a_run_with_heads_of_ones_own(page: dict[str, Any], kind: str) -> None:
     FAMILIES["plain"] = lambda depth, width: page["plain"](depth, width)._replace(head=head)
     net = mixmo.load(train(page["recipe"].replace(epochs=1), "runs/heads", Runtime(quiet=True)).path)
     if kind == "convolution":
-        with pytest.raises(mixmo.UserError, match=r"none that mixmo.create makes"):
+        with pytest.raises(mixmo.UserError, match=r"mixmo.create"):
             mixmo.save_pretrained(net, "saved")
     else:
         assert mixmo.load(mixmo.save_pretrained(net, "saved")).about == net.about

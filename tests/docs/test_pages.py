@@ -48,7 +48,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def commands(page: Path) -> Iterator[list[str]]:
     """The words after `mixmo` of every command of a page: in blocks of code, and between backticks."""
-    text = page.read_text()
+    text = page.read_text().replace("\\\n", " ")
     lines = [line for block in CODE.findall(text) for line in COMMAND.findall(block)]
     for line in lines + re.findall(r"`(mixmo [a-z][^`]*)`", CODE.sub("", text)):
         yield shlex.split(line.replace("...", " ").split(";")[0])[1:]

@@ -276,15 +276,17 @@ def test_lost_lines_of_metrics_give_a_warning(tmp_path: Path) -> None:
         assert [line["epoch"] for line in run.read_metrics()] == [2]
 
 
-def test_checkpoint_beyond_the_last_step_is_an_error(tmp_path: Path) -> None:
-    run = train(SMALL, tmp_path / "run", QUIET, until=2)
-    folder = run.path / "checkpoints" / "00000002"
-    state = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps({**state, "step": 999}))
-    (folder / checksums.NAME).unlink()  # as earlier versions left it
-    folder.rename(folder.with_name("00000999"))
-    with pytest.raises(UserError, match="is of step 999, but this training has"):
-        train(SMALL, run.path, QUIET, resume=True)
+def test_logits_of_networks_tested_on_different_data_are_an_error(runs: list[Run], tmp_path: Path) -> None:
+    logits, labels = runs[0].read_logits()
+    run = Run.create(tmp_path, runs[0].recipe.replace(networks=2))
+    for other in (labels, labels.flip(0)):
+        for folder, tested in zip(run.network_paths(), (labels, other), strict=True):
+            folder.mkdir(exist_ok=True)
+            save_tensors({"logits": logits, "labels": tested}, folder / "logits-last.safetensors")
+        if other is labels:
+            assert torch.equal(run.read_logits().logits, torch.cat((logits, logits)))
+    with pytest.raises(UserError, match="different data"):
+        run.read_logits()
 
 
 def test_network_is_loaded_in_eval_mode(runs: list[Run]) -> None:

@@ -132,7 +132,10 @@ class Run:
             which: "last" or "best" epoch.
         """
         parts = [load_tensors(path / f"logits-{which}.safetensors") for path in self.network_paths()]
-        return LabelledLogits(torch.cat([part["logits"] for part in parts]), parts[0]["labels"])
+        labels_N = parts[0]["labels"]
+        if not all(torch.equal(part["labels"], labels_N) for part in parts):
+            raise UserError(f"the networks of {self.path} were tested on different data; evaluate them one by one")
+        return LabelledLogits(torch.cat([part["logits"] for part in parts]), labels_N)
 
     def write_recipe(self, recipe: Recipe) -> None:
         self.write("recipe.yaml", yaml.safe_dump(recipe.to_dict(), sort_keys=False))

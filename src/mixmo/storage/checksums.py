@@ -48,10 +48,18 @@ def hash_lines(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 
 def check_lines(log: Path, found: Mapping[int, str], expected: Mapping[int, str]) -> None:
     """Raise an error if lines differ from the checksums in a checkpoint; lines may be missing."""
-    if changed := [str(epoch) for epoch, line_hash in found.items() if line_hash != expected.get(epoch)]:
-        epochs = f"epoch{'s' if len(changed) > 1 else ''} {', '.join(changed[:3])}"
-        damage = f"its lines of {epochs} are damaged, edited or of another run"
+    if changed := [epoch for epoch, line_hash in found.items() if line_hash != expected.get(epoch)]:
+        damage = f"its lines of {list_epochs(changed)} are damaged, edited or of another run"
         raise UserError(f"{log} is not as it was written: {damage}; restore it from a copy, or remove these lines")
+
+
+def list_epochs(epochs: list[int]) -> str:
+    """
+    >>> list_epochs([3]), list_epochs([1, 2, 4, 5, 7])
+    ('epoch 3', 'epochs 1, 2, 4, ...')
+    """
+    named = ", ".join(map(str, epochs[:3])) + (", ..." if len(epochs) > 3 else "")
+    return f"epoch{'s' if len(epochs) > 1 else ''} {named}"
 
 
 def sha256(file: Path) -> str:
