@@ -21,6 +21,7 @@ from mixmo.reproduce.execute import say
 from mixmo.runs.directory import Run
 
 FAULTS = {  # and the word that the error must have
+    "bench digits/cut-mixmo --repeats 0": "--repeats",
     "show digits/cut-mixmo --device meta": "'meta'",
     "show digits/cut-mixmo --dataset folder:mine": "mine",
     "train digits/cut-mixmo --out huge --width 3000": "width",

@@ -6,6 +6,7 @@ from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.cli.console import Output, grid, print_json
 from mixmo.engine import Runtime
 from mixmo.engine.benchmark import Result, benchmark
+from mixmo.utils.errors import UserError
 
 
 def main(arguments: list[str]) -> None:
@@ -22,6 +23,8 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--repeats", type=int, default=5, help="repeats of each measurement; the median is printed")
     into.add_argument("--json", action="store_true", help="print JSON")
     parsed = parse(into, arguments)
+    if parsed.repeats < 1 or not 0 < parsed.seconds < 1e6:
+        raise UserError(f"--repeats {parsed.repeats} --seconds {parsed.seconds}; give positive numbers")
     device = Runtime(device=parsed.device).resolve()
     if parsed.recipe is None:
         parsed.recipe = "cifar100/cut-mixmo" if device.type == "cuda" else "digits/cut-mixmo"
