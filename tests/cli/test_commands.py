@@ -284,6 +284,6 @@ def test_eval_names_the_damaged_file_of_a_run(run: Path, tmp_path: Path, said: C
     (copy / "logits-last.safetensors").write_bytes(b"not tensors")
     assert "logits-last.safetensors" in said("eval", copy)
     (copy / "scores.json").unlink()
-    assert "scores.json" in said("eval", copy)
+    assert "--resume" in said("eval", copy)
     (copy / "recipe.yaml").write_text("width: 10\nlearning_rate: 3\n")
     assert "recipe.yaml" in said("eval", copy)
