@@ -21,7 +21,7 @@ from mixmo.recipes import named
 from mixmo.runs.directory import WHICH, Run
 from mixmo.runs.network import load_network
 from mixmo.storage import checksums
-from mixmo.storage.weights import load_tensors
+from mixmo.storage.weights import load_tensors, save_tensors
 
 SMALL = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=512)
 QUIET = Runtime(device="cpu", quiet=True)
