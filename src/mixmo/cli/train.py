@@ -42,6 +42,6 @@ def _hint(recipe: Recipe) -> str:
     if recipe.members == 1:
         return f"fine-tuning usually needs a smaller learning rate; try --lr {recipe.lr / 10:g}"
     return (
-        f"--lr {recipe.lr:g} is the recipe's, for random weights; a smaller one keeps more of the start, "
+        f"--lr {recipe.lr:g} is for random weights; --lr {recipe.lr / 10:g}, say, keeps more of the start, "
         "too small a one leaves the members nearly identical (`mixmo eval --multiplex` shows it)"
     )
