@@ -8,6 +8,7 @@ from mixmo.cli.arguments import add_recipe, given_fields, parse, parser, recipe_
 from mixmo.cli.tables import print_report
 from mixmo.engine import Runtime, train
 from mixmo.evaluation.run_scores import score_runs
+from mixmo.recipes import Recipe
 from mixmo.runs.directory import Run
 
 
@@ -30,7 +31,17 @@ def main(arguments: list[str]) -> None:
     base = Run.open(parsed.out).recipe if parsed.recipe is None and parsed.resume else None
     recipe, writes = recipe_of(parsed, base), runtime.world().writes
     if recipe.start and "lr" not in given_fields(parsed) and not (parsed.resume or runtime.quiet) and writes:
-        print(f"fine-tuning usually needs a smaller learning rate; try --lr {recipe.lr / 10:g}", file=sys.stderr)
+        print(_hint(recipe), file=sys.stderr)
     run = train(recipe, parsed.out, runtime, resume=parsed.resume)
     if writes:
         print_report(score_runs([run]), str(run.path))
+
+
+def _hint(recipe: Recipe) -> str:
+    """Return what to know about the learning rate of a recipe that starts from a trained network."""
+    if recipe.members == 1:
+        return f"fine-tuning usually needs a smaller learning rate; try --lr {recipe.lr / 10:g}"
+    return (
+        f"--lr {recipe.lr:g} is for random weights; --lr {recipe.lr / 10:g}, say, keeps more of the start, "
+        "too small a one leaves the members nearly identical (`mixmo eval --multiplex` shows it)"
+    )

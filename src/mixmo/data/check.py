@@ -44,7 +44,7 @@ def check(name: str, root: Path) -> Findings:
     if name in CORRUPTED:
         return _corrupted(name, root)
     if name not in DATASETS:
-        raise unknown("data set", name, [*DATASETS, *CORRUPTED])
+        raise unknown("data set", name, [*DATASETS, *CORRUPTED, f"{folders.PREFIX}PATH"])
     layout = CIFARS.get(name)
     faults = _altered(layout, root) if layout else []
     try:

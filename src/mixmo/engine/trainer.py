@@ -133,7 +133,9 @@ class Trainer:
                 if any(self.world.any(stopped())):  # an ensemble or a plan must not go on with its next network
                     raise Stopped("finished before it could stop; --resume goes on from there")
             elif self.stopping:
-                raise Stopped(f"stopped after step {state.step} of {self.schedule.steps}; continue with --resume")
+                raise Stopped(
+                    f"stopped after step {state.step} of {self.schedule.steps}; the same --out with --resume continues"
+                )
 
     def begin(self) -> None:
         """Write what a run directory says before the first step; drop log lines after the checkpoint."""

@@ -184,5 +184,6 @@ def _checked(images: Tensor | np.ndarray, nets: Sequence[Ensemble]) -> Tensor:
     channels = abouts[0].size[0] if len(abouts) == len(nets) else None
     if pixels.dtype != torch.uint8 or channels not in (pixels.shape[1], pixels.shape[-1]):
         given = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
-        raise UserError(f"images are {given}; give normalised floats, or uint8 with the channels of net.about.size")
+        known = "with the channels of net.about.size" if channels else "after setting net.about = mixmo.About(...)"
+        raise UserError(f"images are {given}; give normalised floats (N, C, H, W), or uint8 {known}")
     return pixels if pixels.shape[-1] == channels else pixels.permute(0, 2, 3, 1)

@@ -19,7 +19,7 @@ class Scale(NamedTuple):
 
 FAST = {"batch_size": 256, "ghost": 64, "precision": "bf16"}
 TINY = FAST | {"ghost": 128}  # published with batches of 100
-# A cosine reaches in 100 epochs what the published steps reach in 300 (docs/reproduction.md).
+# A cosine, because the published steps are for 300 epochs (docs/guides/reproduce.md).
 HOUR = Reduced({"epochs": 100, "schedule": "cosine", "width": 4, **FAST}, widest=4)
 HOUR_TINY = Reduced({"epochs": 100, "schedule": "cosine", "width": 2, **TINY}, widest=2)
 MINUTES = Reduced({"epochs": 10, "width": 2, **FAST}, widest=2)

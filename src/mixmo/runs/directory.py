@@ -183,7 +183,7 @@ def _read_recipe(path: Path) -> Recipe:
             raise UserError("it is not complete")
         recipe = Recipe.from_dict(fields)
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        remedy = "restore it, or register the user-defined components that it names (docs/extending.md)"
+        remedy = "restore it, or register the components that it names by --plugin FILE.py (docs/guides/extend.md)"
         raise UserError(f"{path} cannot be read as a recipe ({' '.join(str(error).split())}); {remedy}") from error
     checksums.check(path)
     return recipe

@@ -38,6 +38,6 @@ def load_network_and_step(run: Run, which: str) -> tuple[Network, int | None]:
         warnings.warn(
             f"the training of {run.path} has not ended; its {which} weights so far are those of step {step:,}, {when}",
             Unfinished,
-            stacklevel=2,
+            stacklevel=3,
         )
     return net.eval().to(memory_format=torch.channels_last), step  # type: ignore[call-overload]

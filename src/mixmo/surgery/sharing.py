@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError
 
-DIVERSITY = 0.5  # docs/finetune.md compares
+DIVERSITY = 0.5  # docs/results/fine-tuning.md compares
 SLIGHT = 2e-4  # of the weights, where deviations cancel only to first order
 
 
