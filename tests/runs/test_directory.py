@@ -21,7 +21,7 @@ from mixmo.recipes import named
 from mixmo.runs.directory import WHICH, Run
 from mixmo.runs.network import load_network
 from mixmo.storage import checksums
-from mixmo.storage.weights import load_tensors
+from mixmo.storage.weights import load_tensors, save_tensors
 
 SMALL = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=512)
 QUIET = Runtime(device="cpu", quiet=True)
@@ -304,7 +304,7 @@ def test_weights_of_an_unknown_epoch_are_an_error(runs: list[Run]) -> None:
         load_network(runs[0], "middle")
 
 
-def test_the_best_epoch_is_told_of_one_run_alone(runs: list[Run]) -> None:
+def test_best_epoch_is_reported_of_one_run_alone(runs: list[Run]) -> None:
     """Those of an ensemble are of several epochs."""
     assert score_runs(runs[:1]).summary.best_epoch == runs[0].read_scores()["best_epoch"]
     assert score_runs(runs).summary.best_epoch is None
