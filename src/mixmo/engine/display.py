@@ -23,13 +23,14 @@ def header(
     training, test = len(dataset.train.labels) - recipe.validation, len(dataset.test.labels)
     height, width = recipe.seen(dataset.size)[1:]
     mean, std = (" ".join(f"{value:.3g}" for value in values) for values in (dataset.mean, dataset.std))
+    epochs = _count(recipe.epochs, "epoch")
     return [
         f"network  {recipe.architecture}, {parameters(net):,} parameters, {members}",
         *([f"start    {recipe.start}, images normalised with mean {mean}, std {std}"] if recipe.start else []),
         f"device   {device} ({hardware}), {recipe.precision}",
         f"data     {dataset.name}: {training:,} training, {test:,} test images of {height}x{width}, "
         f"{len(dataset.classes)} classes",
-        f"steps    {recipe.epochs} epochs of {schedule.steps_per_epoch:,} steps with {recipe.batch_size} images"
+        f"steps    {epochs} of {schedule.steps_per_epoch:,} steps with {recipe.batch_size} images"
         + f"; {step:,} steps are done" * (step > 0),
         f"writes   {out}",
     ]

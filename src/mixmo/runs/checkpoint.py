@@ -234,7 +234,7 @@ def read_state(checkpoint: Path) -> State:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
-    checksums.check(path)
+    checksums.verify(path)
     return state
 
 
