@@ -28,6 +28,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_train_prints_the_scores_of_training_without_scoring_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("mixmo.evaluation.run_scores.evaluate", None)
+        assert main(["train", "digits/cut-mixmo", *SMALL, "--out", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert main(["eval", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out == printed
+
+
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out

@@ -76,8 +76,8 @@ def test_corruptions_table_agrees_with_json(run: str, corrupted: Path, capsys: p
     fog = found["corruptions"]["fog"]
     assert rows["fog"][1:3] == [f"{100 * fog[severity]['top1']:.2f}" for severity in ("2", "4")]
     means = {key: (fog["2"][key] + fog["4"][key]) / 2 for key in ("top1", "top5", "nll")}
-    told = {"fog": means, "all of them, pooled": found["pooled"], "clean test set": found["clean"]}
-    for name, three in told.items():
+    expected = {"fog": means, "all of them, pooled": found["pooled"], "clean test set": found["clean"]}
+    for name, three in expected.items():
         assert rows[name][-2:] == [f"{100 * three['top1']:.2f}", f"{three['nll']:.4f}"]
     title, head = text.splitlines()[:2]
     assert title == f"{run} on {corrupted}"
@@ -106,7 +106,7 @@ def test_corruptions_json_is_exact(run: str, corrupted: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == json.dumps({"runs": [run], "corrupted": found}, indent=2) + "\n"
 
 
-def test_table_says_when_there_is_no_mean_corruption_error(
+def test_table_notes_when_there_is_no_mean_corruption_error(
     run: str, corrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for name in ("labels.npy", "severities.txt", "fog.npy"):
@@ -188,7 +188,7 @@ def test_data_sets_are_read_from_the_given_folder(run: str, option: str, tmp_pat
 
 
 @pytest.mark.parametrize("by", ["test", "validation", "validation test", "validation validation"])
-def test_table_says_whether_the_test_set_chose_the_best_epoch(
+def test_table_notes_whether_the_test_set_chose_the_best_epoch(
     run: str, by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Of an ensemble, if it chose that of one network."""
@@ -258,7 +258,7 @@ def test_scores_of_folders_in_results_are_printed(capsys: pytest.CaptureFixture[
         assert f" {100 * top1:.2f} " in capsys.readouterr().out
 
 
-def test_the_first_line_says_that_several_runs_are_an_ensemble(run: str, capsys: pytest.CaptureFixture[str]):
+def test_the_first_line_calls_several_runs_an_ensemble(run: str, capsys: pytest.CaptureFixture[str]):
     twin = shutil.copytree(run, f"{run}-twin", dirs_exist_ok=True)
     assert main(["eval", run, twin]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"ensemble of 2: {run} + {twin}"

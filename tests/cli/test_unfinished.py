@@ -15,6 +15,7 @@ import mixmo
 from helpers import noise
 from mixmo import UserError
 from mixmo.cli.app import main
+from mixmo.cli.streams import as_sentence
 from mixmo.engine import Runtime, train
 from mixmo.evaluation.analysis import analyse
 from mixmo.evaluation.robustness import score_ood
@@ -47,7 +48,7 @@ def content(run: Run) -> dict[Path, bytes]:
 def test_commands_read_the_newest_weights_and_name_their_step(stopped: Run, tmp_path: Path) -> None:
     before, run = content(stopped), str(stopped.path)
     image = Path(__file__).parents[1] / "samples" / "sea.png"
-    told = f"the training of {run} has not ended; its last weights so far are those of step 13, after epoch 2 of 3"
+    expected = f"the training of {run} has not ended; its last weights so far are those of step 13, after epoch 2 of 3"
     for command in (
         ["eval", run, "--which", "last"],
         ["eval", run, "--which", "last", "--json"],
@@ -61,7 +62,7 @@ def test_commands_read_the_newest_weights_and_name_their_step(stopped: Run, tmp_
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             assert main(command) == 0
-        assert [str(warning.message) for warning in caught].count(told) == 1, command
+        assert [str(warning.message) for warning in caught].count(expected) == 1, command
     assert content(stopped) == before
     assert Store(stopped.path.parent).finished() == []
 
@@ -159,10 +160,10 @@ def test_scores_are_of_the_weights_read_first_while_a_training_continues(
         found = analyse([run]).runs[0]
         return found.top1, found.encoders
 
-    def told_apart(run: Run) -> object:
+    def ood_detection(run: Run) -> object:
         return score_ood([run.path], f"folder:{grey}@8", "last", torch.device("cpu")).detectors
 
-    for look in (filters, told_apart):
+    for look in (filters, ood_detection):
         with pytest.warns(Unfinished, match="those of step 5, "):
             expected = look(run)
         moving = Run.open(shutil.copytree(run.path, tmp_path / look.__name__))
@@ -202,6 +203,7 @@ def test_last_weights_are_scored_before_the_first_scored_epoch(
         assert main(["eval", str(fresh.path), "--json", "--device", "cpu"]) == 0
         assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
         assert main(["eval", str(fresh.path), "--device", "cpu"]) == 0
+    assert as_sentence("it has not ended", Unfinished, "contextlib.py", 81) == "mixmo: it has not ended\n"
     assert f"{100 * expected['last']['ensemble']['top1']:.2f}" in capsys.readouterr().out
 
 

@@ -140,7 +140,7 @@ def test_a_folder_counts_images_per_class(tmp_path: Path):
     assert "class bird has no training image" in untrained
 
 
-def test_a_folder_without_a_split_says_so(tmp_path: Path):
+def test_a_folder_without_a_split_suggests_val(tmp_path: Path):
     images(tmp_path / "pets" / "cat", 3)
     images(tmp_path / "pets" / "dog", 4)
     summary, faults = check("folder:pets@8", tmp_path)

@@ -16,7 +16,7 @@ def test_the_published_data_sets_are_registered():
 
 
 @pytest.mark.parametrize("name", list(DATASETS))
-def test_first_line_of_the_docstring_says_what_it_is(name: str):
+def test_first_line_of_the_docstring_is_the_description(name: str):
     line = (DATASETS[name].__doc__ or "").splitlines()[0]
     assert 30 < len(line) < 130
     assert "classes" in line

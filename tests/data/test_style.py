@@ -44,7 +44,7 @@ def test_what_is_written_is_read_by_corrupted(tmp_path: Path, cifar: Split):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_the_readme_says_that_it_is_not_cifar_c(tmp_path: Path):
+def test_the_readme_states_that_it_is_not_cifar_c(tmp_path: Path):
     text = (write_style("cifar100", tmp_path, severities=[4], seed=7) / "README.txt").read_text()
     for phrase in (
         "This is NOT CIFAR-100-C",

@@ -124,7 +124,7 @@ def test_augmentation_equals_a_loop(page: dict[str, Any]) -> None:
     torch.testing.assert_close(mixed.lam, lam)
 
 
-def test_feature_mixing_is_refused_where_a_core_has_no_stages(
+def test_feature_mixing_is_rejected_where_a_core_has_no_stages(
     page: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", "digits/manifold-mixup", "--model", "plain", "--depth", "2", "--out", "runs/hidden"]

@@ -94,7 +94,7 @@ def test_on_a_terminal_epochs_stay_and_bars_fit_80_columns(now: list[float], mon
     assert max(map(len, [*drawn, line])) <= 80
 
 
-def test_a_training_that_stops_says_at_which_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stopped_training_reports_its_step(capsys: pytest.CaptureFixture[str]) -> None:
     with shown(), training() as work:
         assert work.board is not None
         work.board.live = True

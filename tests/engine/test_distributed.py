@@ -122,7 +122,7 @@ def test_an_epoch_that_they_could_not_score_is_saved(both: Path, script: ModuleT
     assert [line["epoch"] for line in run.read_metrics()] == [1]
 
 
-def test_a_lost_process_is_said_and_the_run_resumes(script: ModuleType, tmp_path: Path) -> None:
+def test_a_lost_process_is_reported_and_the_run_resumes(script: ModuleType, tmp_path: Path) -> None:
     done = start(str(tmp_path), "lose")
     assert done.returncode != 0
     assert "another process of this training was lost" in done.stderr

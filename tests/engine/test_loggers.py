@@ -148,6 +148,6 @@ def test_a_class_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("nowhere.Logger", "logger 'nowhere.Logger' cannot be made"),
     ],
 )
-def test_bad_loggers(logger: Any, sentence: str, tmp_path: Path) -> None:
+def test_bad_loggers_raise_an_error(logger: Any, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         Loggers([logger], tmp_path)

@@ -133,7 +133,7 @@ def test_scores_from_weights(finished: Run) -> None:
     assert finished.read_dataset()["size"] == [3, 16, 16]
 
 
-def test_an_unreadable_test_image(root: Path, tmp_path: Path) -> None:
+def test_an_unreadable_test_image_is_skipped(root: Path, tmp_path: Path) -> None:
     """It is not scored, in memory or not; and later nothing but the test images is decoded."""
     copy = shutil.copytree(root, tmp_path / "images", ignore=shutil.ignore_patterns(".*"))
     (copy / "val" / "class1" / "02.png").write_bytes(b"not an image")
@@ -215,7 +215,7 @@ def test_a_size_larger_than_the_images(root: Path, tmp_path: Path) -> None:
         train(recipe(root, size=24), tmp_path / "run", RESIDENT)
 
 
-def test_negative_workers() -> None:
+def test_negative_workers_raise_an_error() -> None:
     with pytest.raises(UserError, match="workers = -1"):
         Runtime(workers=-1)
 

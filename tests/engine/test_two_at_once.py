@@ -1,4 +1,4 @@
-"""Two trainings in one new folder: whenever the second comes, one of them trains, the other is told why it may not."""
+"""Two trainings in one new folder: whenever the second comes, one of them trains, the other raises an error."""
 
 import itertools
 import os
@@ -40,7 +40,7 @@ class Second:
         self.settled.set()
 
     def begin(self) -> None:
-        """Until it trains or is refused."""
+        """Until it trains or raises."""
         self.thread.start()
         assert self.settled.wait(10)
 
@@ -113,7 +113,7 @@ def test_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: 
         busy = f"another process is training {out}; wait until it has ended, or give another --out"
         if second.trains:
             assert said == ("too little memory" if 1 in winners else busy)
-            assert (out / ".lock").exists()  # a third would be refused too
+            assert (out / ".lock").exists()  # a third would be rejected too
             assert Run.open(out).recipe == LATER
         else:
             assert said == ("too little memory" if fails else "")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mixmo.cli.app import main
+from mixmo.cli.tables import print_comparison
 from mixmo.engine import Runtime, train
-from mixmo.evaluation.comparison import compare_runs
+from mixmo.evaluation.comparison import ComparedRun, Comparison, compare_runs
 from mixmo.evaluation.run_scores import score_runs
 from mixmo.runs.directory import Run
 
@@ -97,6 +98,15 @@ def test_tables_of_results_fit_80_columns(capsys: pytest.CaptureFixture[str]) ->
     tables = capsys.readouterr().out.partition("scores (last epoch)")[2]
     assert max(map(len, tables.splitlines())) <= 80
     assert "mean of" in tables
+
+
+def test_top5_of_five_classes_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {"top1": 0.5, "top5": 0.9, "nll": 1.0, "nllc": 1.0, "ece": 0.1, "brier": 0.5}
+    both = [ComparedRun(name, True, None, {}, scores | {"top5": top5}) for name, top5 in (("ten", 0.9), ("five", 1.0))]
+    print_comparison(Comparison("last", both, {}, []))
+    rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert ["A", "50.00", "90.00"] in rows
+    assert ["B", "50.00", "-"] in rows
 
 
 def test_a_folder_that_is_no_run_raises_an_error(tmp_path: Path, said: Callable[..., str]) -> None:

@@ -30,7 +30,9 @@ def words(kind: str, runs: list[Run]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_default_file(inside: Path, runs: list[Run], capsys: pytest.CaptureFixture[str], kind: str) -> None:
+def test_figure_is_written_to_a_default_file(
+    inside: Path, runs: list[Run], capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
     assert main(words(kind, runs)) == 0
     assert capsys.readouterr().out == f"{kind}.png\n"
     with Image.open(inside / f"{kind}.png") as image:
@@ -51,7 +53,7 @@ def test_nothing_is_overwritten_unless_forced(inside: Path, capsys: pytest.Captu
     assert (inside / "again.png").read_bytes() == first  # no date, no version
 
 
-def test_what_is_asked_for_is_drawn(inside: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_draws_the_chosen_figure(inside: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     """The images, the draw and the recipe that were named; of an ensemble, every network."""
     asked, empty = list[tuple[object, ...]](), loss_weights.draw()
     monkeypatch.setattr(masks, "draw", lambda data, *given: asked.append((data.name, *given)) or empty)
@@ -67,7 +69,7 @@ def test_what_is_asked_for_is_drawn(inside: Path, runs: list[Run], monkeypatch: 
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("PNG", b"\x89PNG")])
-def test_formats(inside: Path, suffix: str, start: bytes) -> None:
+def test_suffix_chooses_the_file_format(inside: Path, suffix: str, start: bytes) -> None:
     assert main(["plot", "weights", "--out", f"w.{suffix}"]) == 0
     assert (inside / f"w.{suffix}").read_bytes().startswith(start)
 
@@ -94,18 +96,20 @@ def test_formats(inside: Path, suffix: str, start: bytes) -> None:
         (["filters", "nowhere"], "no run directory"),
     ],
 )
-def test_bad_input(inside: Path, said: Callable[..., str], arguments: list[str], says: str) -> None:
+def test_bad_input_raises_an_error(inside: Path, said: Callable[..., str], arguments: list[str], says: str) -> None:
     assert says in said("plot", *arguments)
     assert not list(inside.iterdir())
 
 
-def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_matplotlib_raises_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["plot", "weights"]) == 2
     assert "pip install mixmo[plots]" in capsys.readouterr().err
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", "--help"]) == 0
     text = capsys.readouterr().out
     assert all(kind in text for kind in KINDS)

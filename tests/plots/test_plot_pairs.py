@@ -91,7 +91,7 @@ def test_coarse_features_have_shares_of_image_size(digits: Dataset) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method(digits: Dataset, method: str) -> None:
+def test_pairs_of_every_method_are_drawn(digits: Dataset, method: str) -> None:
     recipe = named(f"digits/{method}")
     sheet = prepare(recipe, digits, shown=4)
     lines = rows(sheet)

@@ -28,7 +28,7 @@ def test_single_networks_have_no_pairs(runs: list[Run]) -> None:
     assert "single networks: no pairs" in texts
 
 
-def test_runs_are_told_apart(runs: list[Run]) -> None:
+def test_runs_and_members_have_different_line_styles(runs: list[Run]) -> None:
     figure = dynamics.draw(runs)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cut-mixmo", "vanilla"]
     colours = [line.get_color() for line in figure.axes[0].lines]

@@ -30,7 +30,7 @@ def test_every_file_is_an_entry() -> None:
     assert {Path(str(path)).stem for path in FOLDER.iterdir()} == set(paper.names())
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'main-table'"):
         paper.load("main-tabel")
 

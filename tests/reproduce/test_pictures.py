@@ -58,7 +58,7 @@ def test_lines_over_parameters_join_ensembles_of_one_size() -> None:
     assert place(made, 0, 0) == pytest.approx(1.48, abs=0.01)
 
 
-def test_rows_apart_are_levels() -> None:
+def test_rows_outside_the_curve_are_drawn_as_levels() -> None:
     made = report("p")
     (line,) = lines(made, [0])
     assert line.x == [0, 0.2, 0.4, 0.5, 0.6, 0.8, 1]

@@ -139,7 +139,7 @@ def test_ghosts_of_a_scale_belong_to_its_batch() -> None:
     assert ghosts("hour", {"ghost": 0}) == {(256, 0)}
 
 
-def test_a_setting_that_changes_nothing_is_not_in_the_title_and_is_refused_alone() -> None:
+def test_a_setting_that_changes_nothing_is_not_in_the_title_and_is_rejected_alone() -> None:
     both = expand(paper.load("summary"), "hour", {"batch_size": 64, "width": 3})
     assert both.settings == {"batch_size": 64}
     idle = expand(paper.load("p"), "hour", {"p": 0.3})

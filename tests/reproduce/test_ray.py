@@ -120,7 +120,7 @@ def test_a_run_that_cannot_be_trained_is_named(cluster: None, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "somewhere", "ray://127.0.0.1:1"])
-def test_a_cluster_that_does_not_answer(address: str) -> None:
+def test_an_unreachable_cluster_raises_an_error(address: str) -> None:
     with pytest.raises(UserError, match="no Ray cluster at"):
         check_address(address)
 

@@ -85,7 +85,7 @@ def test_a_difference_needs_both_numbers() -> None:
 
 
 @pytest.mark.parametrize(("scale", "settings"), [("paper", {}), ("paper", {"width": 4}), ("smoke", {})])
-def test_what_is_said_of_the_papers_networks_is_not_said_of_others(
+def test_notes_on_the_papers_networks_are_not_shown_for_others(
     tmp_path: Path, scale: str, settings: dict[str, int]
 ) -> None:
     plan, store = expand(paper.load("mixing"), scale, settings), Store(tmp_path)

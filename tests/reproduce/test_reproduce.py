@@ -60,7 +60,7 @@ def changed(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_table_says_ours_the_papers_and_the_difference(made: Path) -> None:
+def test_the_table_shows_our_score_the_papers_and_the_difference(made: Path) -> None:
     runs = [Run.open(made / "runs" / run_name(recipe)) for recipe in recipes("best-ensembles")]
     rows = {(row["row"], row["column"]): row for row in table(made)}
     top1 = [100 * run.read_scores()["best"]["ensemble"]["top1"] for run in runs]
@@ -215,7 +215,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(tmp_path: Path, capsys: pyt
     assert (tmp_path / "tables" / SLUG / "encoder-norms.png").is_file()
 
 
-def test_dynamics(tmp_path: Path) -> None:
+def test_dynamics_figure_is_drawn_from_metrics(tmp_path: Path) -> None:
     """Scores that read epochs. Only one of its seven rows is there; the table is made from it."""
     row = paper.load("dynamics").rows[3]
     wanted = expand(paper.load("dynamics"), "smoke", SETTINGS).cells[3, 0].groups[0][0]
@@ -288,7 +288,7 @@ def test_scores_on_other_corrupted_images_are_not_taken(
     assert cell("CIFAR-100-C")[0] == shown  # from what is kept
 
 
-def test_missing_corrupted_images_are_said_before_training(
+def test_missing_corrupted_images_are_reported_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The default folder may come later; one that was named must be there."""
@@ -349,7 +349,7 @@ def test_what_was_derived_and_is_broken_is_computed_again(
     assert table(tmp_path / "out") == table(made)
 
 
-def test_the_list_says_what_is_there(
+def test_the_list_shows_finished_and_scored_runs(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs without logits are scored, not done; runs of another protocol are named with what counts them."""
@@ -402,7 +402,7 @@ def test_too_little_memory_for_one_run_does_not_stop_the_others(
     assert "3 of 3 runs failed and are missing above; the first: there is not enough memory; end other pro" in errors
 
 
-def test_a_reason_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reason_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
     assert main(["reproduce", "mixing", "--scale", "minutes", *ON_CPU, *where]) == 2
     errors = capsys.readouterr().err
@@ -470,5 +470,5 @@ def test_tables_without_training(tmp_path: Path) -> None:
         (["p", "--set", "p=0.3"], "--set p=0.3 changes nothing in p"),
     ],
 )
-def test_refused(arguments: list[str], message: str, said: Callable[..., str]) -> None:
+def test_bad_arguments_raise_an_error(arguments: list[str], message: str, said: Callable[..., str]) -> None:
     assert message in said("reproduce", *arguments, "--device", "cpu")

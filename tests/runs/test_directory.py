@@ -119,7 +119,7 @@ def test_recipe_cut_short_is_an_error(runs: list[Run], tmp_path: Path) -> None:
         Run.open(tmp_path)
 
 
-def test_recipe_with_an_unregistered_component_says_to_register_it(runs: list[Run], tmp_path: Path) -> None:
+def test_recipe_with_an_unregistered_component_raises_an_error(runs: list[Run], tmp_path: Path) -> None:
     whole = (runs[0].path / "recipe.yaml").read_text()
     (tmp_path / "recipe.yaml").write_text(whole.replace("model: wrn\n", "model: mine\n"))
     with pytest.raises(UserError, match=r"unknown model family 'mine'.*register"):
@@ -129,7 +129,7 @@ def test_recipe_with_an_unregistered_component_says_to_register_it(runs: list[Ru
         Run.open(tmp_path)
 
 
-def test_missing_file_of_an_unfinished_run_says_so(runs: list[Run], tmp_path: Path):
+def test_missing_file_of_an_unfinished_run_raises_an_error(runs: list[Run], tmp_path: Path):
     run = copied(runs[0], tmp_path)
     (run.path / "logits-last.safetensors").unlink()
     with pytest.raises(UserError, match=r"logits-last.safetensors is missing; restore"):
@@ -304,7 +304,7 @@ def test_weights_of_an_unknown_epoch_are_an_error(runs: list[Run]) -> None:
         load_network(runs[0], "middle")
 
 
-def test_the_best_epoch_is_told_of_one_run_alone(runs: list[Run]) -> None:
+def test_best_epoch_is_reported_of_one_run_alone(runs: list[Run]) -> None:
     """Those of an ensemble are of several epochs."""
     assert score_runs(runs[:1]).summary.best_epoch == runs[0].read_scores()["best_epoch"]
     assert score_runs(runs).summary.best_epoch is None

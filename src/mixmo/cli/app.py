@@ -97,13 +97,13 @@ def run(arguments: list[str]) -> None:
         raise unknown("command", words[0], COMMANDS)
     else:
         with stoppable():  # PyTorch takes seconds to import
-            from mixmo.utils.memory import told
+            from mixmo.utils.memory import advised
             from mixmo.utils.progress import shown
 
             load_plugins(files)
             module = importlib.import_module(f"mixmo.cli.{words[0]}")
         smaller = "take a smaller batch size or width, or fewer members"
         elsewhere = "end other programs, or give --device cpu if it was the memory of a GPU"
-        with shown(), told(smaller if words[0] in TRAINING else elsewhere):
+        with shown(), advised(smaller if words[0] in TRAINING else elsewhere):
             module.main(words[1:])
         sys.stdout.flush()

@@ -34,9 +34,9 @@ def recipes() -> dict[str, str]:
 
 def augmentations() -> dict[str, str]:
     pixel = {f"--pixel {name}": first_line(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
-    hidden = {f"--feature-mixing {name}": first_line(FEATURE_MIXING[name].shares) for name in FEATURE_MIXING}
+    features = {f"--feature-mixing {name}": first_line(FEATURE_MIXING[name].shares) for name in FEATURE_MIXING}
     saliency = {f"--saliency {name}": first_line(SALIENCY[name].apply) for name in SALIENCY}
-    return pixel | hidden | saliency | {"--augmix": first_line(augmix)}
+    return pixel | features | saliency | {"--augmix": first_line(augmix)}
 
 
 def datasets() -> dict[str, str]:

@@ -17,7 +17,7 @@ from mixmo.engine import Runtime
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import paper
 from mixmo.reproduce.cluster import RayTasks, connect
-from mixmo.reproduce.corruption import ORIGINAL, check
+from mixmo.reproduce.corruption import ORIGINAL, require_images
 from mixmo.reproduce.cost import Speed, h200, run_seconds, speed_of
 from mixmo.reproduce.execute import Failures, epochs_logged, run_by_workers, run_here, say
 from mixmo.reproduce.output import write
@@ -132,7 +132,7 @@ def check_corrupted(plans: list[Plan], where: Where, given: bool) -> None:
     if all(cell.groups[0][0].dataset == "digits" for cell in cells):
         return
     try:
-        check(where.corrupted)
+        require_images(where.corrupted)
     except UserError as error:
         if given:
             raise

@@ -58,6 +58,7 @@ def as_sentence(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Return a warning of this package without its place in the code; those of other libraries have it."""
-    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+    ours = category.__module__.startswith("mixmo.")  # whatever decorator its place in the code is in
+    if ours or Path(filename).is_relative_to(Path(__file__).parents[1]):
         return f"mixmo: {message}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"

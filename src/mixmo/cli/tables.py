@@ -163,7 +163,8 @@ def print_comparison(found: Comparison) -> None:
     print_line(f"\nscores ({found.which} epoch)", "bold")
     table = grid("run", *[COLUMNS[name] for name in names])
     for letter, run in runs.items():
-        table.add_row(letter if run.finished else f"{letter} (not ended)", *_cells(run.scores, names))
+        scores = run.scores if "top5" in _shown([run.scores]) else run.scores | {"top5": None}
+        table.add_row(letter if run.finished else f"{letter} (not ended)", *_cells(scores, names))
     for group in found.seeds:
         of = " ".join(letter for letter, run in runs.items() if run.run in group.runs)
         table.add_row(f"mean of {of}", *_cells(group.mean, names))

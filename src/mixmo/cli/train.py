@@ -7,7 +7,7 @@ from pathlib import Path
 from mixmo.cli.arguments import add_recipe, given_fields, parse, parser, recipe_of
 from mixmo.cli.tables import print_report
 from mixmo.engine import Runtime, train
-from mixmo.evaluation.run_scores import score_runs
+from mixmo.evaluation.run_scores import score_runs, stored_scores
 from mixmo.recipes import Recipe
 from mixmo.runs.directory import Run
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
         print(_hint(recipe), file=sys.stderr)
     run = train(recipe, parsed.out, runtime, resume=parsed.resume)
     if writes:
-        print_report(score_runs([run]), str(run.path))
+        print_report(stored_scores(run) if run.recipe.networks == 1 else score_runs([run]), str(run.path))
 
 
 def _hint(recipe: Recipe) -> str:

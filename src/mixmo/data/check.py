@@ -102,8 +102,9 @@ def _folder(name: str, root: Path) -> Findings:
         f"{path}: {', '.join(f'{len(samples):,} {part}' for part, samples in parts.items())}, {len(classes)} classes",
         f"{'class':{width}}" + "".join(f"{part:>9}" for part in parts),
         *rows,
-        f"smallest class: {small} ({total[small]:,}), largest class: {large} ({total[large]:,})",
     ]
+    if total[small] < total[large]:
+        lines.append(f"smallest class: {small} ({total[small]:,}), largest class: {large} ({total[large]:,})")
     if len(parts) < len(folders.PARTS):
         lines.append(folders.no_split(path, parts))
     return Findings("\n".join(lines), faults)

@@ -114,8 +114,8 @@ def no_split(path: Path, parts: dict[str, list[Sample]]) -> str:
         return f"{path} has test images and no training images; put class folders into {path}/train/"
     lacking = "no test set" if "train" in parts else "no train/ and val/"
     return (
-        f"{path} has {lacking}; give --val 0.2 to hold out 20 % of each class as the test set, or put class folders "
-        f"into {' and '.join(f'{path}/{part}/' for part in ('train', 'val') if part not in parts)}"
+        f"{path} has {lacking}; train with --val 0.2 to hold out 20 % of each class as the test set, or put class "
+        f"folders into {' and '.join(f'{path}/{part}/' for part in ('train', 'val') if part not in parts)}"
     )
 
 

@@ -43,7 +43,7 @@ class Draws(NamedTuple):
     mix: MixDraws
     augmix: Tensor | None  # (M, n, P) uniform: a member's copies of a sample share their operations
     pixel: PixelDraws | None
-    hidden: FeatureMixingDraws | None
+    feature_mixing: FeatureMixingDraws | None
     subnets: tuple[Subnet, ...]
     pool: Split | None  # what the indices refer to, if not the resident data set
     saliency: SaliencyDraws | None
@@ -103,14 +103,14 @@ class Batches:
                 kind[..., 0] = partners.whether
             number = None if partners is None else partners.number
             pixel = PixelDraws(number, uniform(members, n, self.crop_uniforms), gamma, kind)
-        hidden = None
+        features = None
         if self.feature_mixing is not None:
-            hidden = draw_feature_mixing(self.feature_mixing, recipe.alpha, self.shapes, n, generator)
+            features = draw_feature_mixing(self.feature_mixing, recipe.alpha, self.shapes, n, generator)
         subnets = draw_subnets(recipe.subnets, generator) if recipe.subnets else ()
         saliency = None
         if self.saliency is not None:
             saliency = self.saliency.draw(n, self.saliency.fitting(self.width), recipe.alpha, generator)
-        return Draws(unique, order, same, crop, mix, operations, pixel, hidden, subnets, pool, saliency)
+        return Draws(unique, order, same, crop, mix, operations, pixel, features, subnets, pool, saliency)
 
     def mix(self, draws: Draws, chance: Tensor) -> Mix:
         """Return the batch of a step; `chance` is the probability of a mask at this point of training."""
@@ -131,11 +131,11 @@ class Batches:
             targets = torch.nn.functional.one_hot(targets, len(self.dataset.classes)).float()
         if draws.pixel is not None:
             images, targets = self.augment(pool, images, targets, coefficients, draws.pixel)
-        if draws.hidden is None:
+        if draws.feature_mixing is None:
             return self.mixer.assemble(images, targets, coefficients, draws.mix)
         assert self.feature_mixing is not None
-        shares, own = self.feature_mixing.shares(draws.hidden)
-        mixing = FeatureMixing(draws.hidden.order, shares)
+        shares, own = self.feature_mixing.shares(draws.feature_mixing)
+        mixing = FeatureMixing(draws.feature_mixing.order, shares)
         targets = torch.lerp(targets[:, mixing.partner], targets, own)
         mix = self.mixer.assemble(images, targets, coefficients, draws.mix)
         return mix._replace(weights=mix.weights * self.feature_mixing.weight, feature_mixing=mixing)

@@ -57,10 +57,10 @@ class Step:
         device = batches.split.images.device
         self.device = device
         if batches.recipe.subnets and (compiled or graphed):
-            say("GradAug's sub-networks change shape from step to step; the step runs eagerly, which is slower")
+            warn("GradAug's sub-networks change shape from step to step; the step runs eagerly, which is slower")
             compiled = graphed = False
         if batches.saliency is not None and (compiled or graphed):
-            say("saliency needs gradients before every step, on grids that change; it runs eagerly, which is slower")
+            warn("saliency needs gradients before every step, on grids that change; it runs eagerly, which is slower")
             compiled = graphed = False
         self.lr = torch.zeros((), device=device)
         self.chance = torch.zeros((), device=device)
@@ -88,7 +88,7 @@ class Step:
                 return self._graph(draws)
             except NotCaptured as error:
                 self._graph = None
-                say(f"the step cannot be recorded as a CUDA graph ({error}); it runs without, small batches slower")
+                warn(f"the step cannot be recorded as a CUDA graph ({error}); it runs without, small batches slower")
         return self._run(draws)
 
     @property
@@ -122,7 +122,7 @@ class Step:
             for buffer, value in zip(self.net.buffers(), before, strict=True):
                 buffer.copy_(value)
             self._forward = self._eager
-            say(f"the step cannot be compiled ({summary(error)}); it runs eagerly, which is slower")
+            warn(f"the step cannot be compiled ({summary(error)}); it runs eagerly, which is slower")
             return self._gradients(draws)
 
     def _forward_eagerly(self, draws: Draws) -> tuple[Tensor, Tensor]:
@@ -210,5 +210,5 @@ def summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def say(message: str) -> None:
+def warn(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=3)

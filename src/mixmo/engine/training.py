@@ -58,7 +58,7 @@ def train(
     check_world(recipe, world)
     with ExitStack() as held:
         held.enter_context(shown(not runtime.quiet and world.writes))
-        held.enter_context(memory.told(LESS_MEMORY))
+        held.enter_context(memory.advised(LESS_MEMORY))
         with world.first():
             if resume and is_run(out):  # it may lie where there are no data, and nobody can write
                 run = open_run(recipe, out, resume, fitted)

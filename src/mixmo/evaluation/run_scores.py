@@ -84,9 +84,7 @@ def score_runs(
     if source == "logits" and (lacking := [run for run in runs if run.is_finished() and not _has_logits(run, epochs)]):
         if len(runs) > 1:
             raise UserError(f"{lacking[0].path} has no logits, which an ensemble needs; try mixmo compare instead")
-        stored = runs[0].read_scores()
-        copied = {which: _report(stored[which]) for which in epochs}
-        return RunScores([str(paths[0])], summary(runs[0]), copied, stored=True)
+        return stored_scores(runs[0], epochs)._replace(stored=True)
     summaries, reports = [summary(run) for run in runs], {}
     with Work("scoring runs", len(epochs) * len(runs)) as work:
         for which in epochs:
@@ -102,6 +100,12 @@ def score_runs(
         best_epoch=summaries[0].best_epoch if len(runs) == 1 else None,
     )
     return RunScores([str(path) for path in paths], whole, reports)
+
+
+def stored_scores(run: Run, epochs: Sequence[str] = WHICH) -> RunScores:
+    """Read the scores of a finished run of one network from scores.json, as its training computed them."""
+    stored = run.read_scores()
+    return RunScores([str(run.path)], summary(run), {which: _report(stored[which]) for which in epochs})
 
 
 def _epochs(runs: Sequence[Run]) -> Sequence[str]:

@@ -14,7 +14,7 @@ INPUT = "images"
 OUTPUTS = {
     "probs": "(batch, classes) probabilities of the ensemble: softmax of the members' mean logits / temperature",
     "members": "(batch, members, classes) probabilities of each member: softmax of its logits / temperature",
-    "entropy": "(batch,) entropy of probs, in nats: how unsure the answer is",
+    "entropy": "(batch,) entropy of probs, in nats: how uncertain the prediction is",
     "mutual_information": "(batch,) entropy of the members' mean probabilities less their mean entropy, in nats: "
     "how far the members differ",
 }

@@ -128,7 +128,7 @@ def from_pretrained(
         raise UserError(f"{folder / CONFIG} does not describe a network ({error}); save it again") from error
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
-    checksums.check(folder / CONFIG)
+    checksums.verify(folder / CONFIG)
     load_weights(net, folder / WEIGHTS, assign=True)
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}
     if len(types) > 1 or types & {torch.bfloat16, torch.float16}:

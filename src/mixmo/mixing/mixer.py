@@ -24,7 +24,7 @@ LATE = 1.5  # progress of a training that goes on for longer than planned; beyon
 
 
 class MixDraws(NamedTuple):
-    """All random numbers of one batch's mixing, drawn apart so that what follows is a pure function of them."""
+    """All random numbers of one batch's mixing, drawn first, so that what follows is a pure function of them."""
 
     gamma: Tensor  # (M, N) standard gamma variables of shape alpha; normalised, they are Dirichlet(alpha)
     mask: Tensor  # (N, P) uniform: the mask

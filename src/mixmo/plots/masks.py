@@ -34,7 +34,7 @@ def two_images(dataset: Dataset, images: Sequence[int] | None = None) -> tuple[T
 
 
 def gallery(first: Tensor, second: Tensor, seed: int = 0) -> dict[str, list[Cell]]:
-    """For linear mixing and for every mask that serves this size, one cell a ratio, each with draws of its own."""
+    """For linear mixing and for every mask that serves this size, one cell per ratio, each with its own draws."""
     height, width = first.shape[:2]
     kappa = torch.tensor(RATIOS)
     shares = {"linear": kappa[:, None, None].expand(-1, height, width)}

@@ -34,7 +34,7 @@ def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0)
     draws = batches.draw(unique, generator)
     chance = torch.tensor(float(recipe.p > 0))
     mix = batches.mix(draws, chance)
-    plain = draws._replace(augmix=None, pixel=None, hidden=None)
+    plain = draws._replace(augmix=None, pixel=None, feature_mixing=None)
     untouched = Batches(recipe.replace(crop=0, crop_scale=1.0, flip=False), dataset, dataset.train)
     middle = plain._replace(crop=torch.full_like(plain.crop, 0.5))
     stages = {"raw": untouched.mix(middle, chance)}

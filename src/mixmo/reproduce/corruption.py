@@ -26,7 +26,7 @@ def images_of(recipe: Recipe, folder: Path) -> str:
     return "digits, corrupted here" if recipe.dataset == "digits" else folder.name
 
 
-def check(folder: Path) -> None:
+def require_images(folder: Path) -> None:
     if not folder.is_dir():
         get = f"`mixmo data get cifar100-c --to {folder.parent}` fetches the corrupted test set"
         raise UserError(f"{folder} is not there; {get}, `mixmo data corrupt` makes one, which --corrupted names")
@@ -39,7 +39,7 @@ def corrupted_scores(runs: Sequence[Run], which: str, folder: Path, device: torc
         models, images = open_models(paths, which, device), SplitImages(corrupted_digits())
         pooled = score(*predict_images(models, images, "scoring corrupted digits"))
     else:
-        check(folder)
+        require_images(folder)
         pooled = score_corruptions(paths, folder, which, device).pooled
     return {"images": images_of(runs[0].recipe, folder), "pooled": pooled._asdict()}
 

@@ -91,8 +91,8 @@ def draw_lines(report: Report) -> Any:
 
 def _draw_levels(axes: Any, report: Report, column: int) -> dict[str, Any]:
     """Draw the reference rows as horizontal lines: ours dashed, the paper's dotted."""
-    handles, apart = {}, [i for i, row in enumerate(report.plan.table.rows) if row.apart]
-    for colour, i in enumerate(apart, 1):
+    handles, levels = {}, [i for i, row in enumerate(report.plan.table.rows) if row.level]
+    for colour, i in enumerate(levels, 1):
         cell, name = report.cells[i, column], report.plan.table.rows[i].label
         style = {"color": COLOURS[colour % len(COLOURS)]}
         if cell.paper is not None:
@@ -111,7 +111,7 @@ def lines(report: Report, columns: Sequence[int]) -> list[Line]:
     colours = list(dict.fromkeys(base for base, _ in groups))
     for m, j in enumerate(columns):
         for kind in kinds:
-            rows = [i for i, row in enumerate(table.rows) if _kind(report, i) == kind and not row.apart]
+            rows = [i for i, row in enumerate(table.rows) if _kind(report, i) == kind and not row.level]
             known = [(x, (i, j)) for i in rows if (x := place(report, i, j)) is not None]
             name = ", ".join(word for word in (table.columns[j].group, kind) if word)
             base, variant = groups[j]

@@ -41,7 +41,7 @@ class Row(NamedTuple):
     time: str | None = None  # training / inference over a vanilla network, as the paper estimates it
     line: str | None = None  # in a picture of lines: which one it is a point of
     x: float | None = None  # its position on the horizontal axis, if that is not a field
-    apart: bool = False  # not a point of the curve: drawn as a level of its own
+    level: bool = False  # not a point of the curve: drawn as a horizontal line
     channel: int | None = None  # of an encoder, whose number the column's score is
     which: str | None = None  # else that of the table
 

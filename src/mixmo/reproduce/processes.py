@@ -24,7 +24,7 @@ class Worker(NamedTuple):
 
 
 class Processes:
-    """Train each run in a process of its own."""
+    """Train each run in its own process."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime

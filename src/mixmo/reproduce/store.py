@@ -21,7 +21,7 @@ from mixmo.storage.files import atomic_write
 from mixmo.storage.weights import index_path
 from mixmo.utils.errors import UserError
 
-APART = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
+NOT_METHOD = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
 
 
 def digest(*recipes: Recipe) -> str:
@@ -48,7 +48,7 @@ def run_name(recipe: Recipe) -> str:
 
 def nearest_method(recipe: Recipe, dataset: str) -> str:
     """The named method from which a recipe differs in the fewest fields."""
-    methods, compared = _methods(dataset), [name for name in FIELDS if name not in APART]
+    methods, compared = _methods(dataset), [name for name in FIELDS if name not in NOT_METHOD]
     return min(methods, key=lambda method: sum(getattr(recipe, f) != getattr(methods[method], f) for f in compared))
 
 

@@ -198,7 +198,8 @@ class Checkpoints:
 
         step = self._read_newest(load)
         if step is None:
-            missing = "no best weights yet, but the last ones (--which last)" if self.latest() else "no checkpoint yet"
+            last = "no best weights yet, but the last ones (--which last)"
+            missing = last if self.latest() else "no scores.json, and no checkpoint yet"
             raise UserError(f"{self.folder.parent} has {missing}: {UNFINISHED}")
         return step
 
@@ -234,7 +235,7 @@ def read_state(checkpoint: Path) -> State:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
-    checksums.check(path)
+    checksums.verify(path)
     return state
 
 

@@ -170,7 +170,7 @@ class Run:
                 found = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', error)}); {AGAIN}") from error
-            checksums.check(path)
+            checksums.verify(path)
             self._json[name] = found
         return self._json[name]
 
@@ -185,5 +185,5 @@ def _read_recipe(path: Path) -> Recipe:
     except (yaml.YAMLError, ValueError, TypeError) as error:
         remedy = "restore it, or register the components that it names by --plugin FILE.py (docs/guides/extend.md)"
         raise UserError(f"{path} cannot be read as a recipe ({' '.join(str(error).split())}); {remedy}") from error
-    checksums.check(path)
+    checksums.verify(path)
     return recipe

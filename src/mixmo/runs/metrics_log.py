@@ -20,7 +20,7 @@ def read_log(path: Path, finished: bool) -> list[dict[str, Any]]:
     lines = list[dict[str, Any]]()
     if path.exists():
         text = path.read_text(encoding="utf-8", errors="replace")
-        checksums.check(path)
+        checksums.verify(path)
         lines = _parse(text, path)
     if state is not None and state.logged is not None:
         until = [line for line in lines if line["epoch"] <= state.epochs_logged]

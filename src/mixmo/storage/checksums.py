@@ -25,7 +25,7 @@ def read_sums(folder: Path) -> dict[str, str]:
     return {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
 
 
-def check(file: Path) -> None:
+def verify(file: Path) -> None:
     """Raise an error if a file differs from its checksum in the SHA256SUMS beside it."""
     expected = read_sums(file.parent).get(file.name)
     if expected is not None and sha256(file) != expected:

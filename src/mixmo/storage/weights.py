@@ -66,7 +66,7 @@ def _shards(index: Path) -> list[Path]:
             raise ValueError(f"{wrong[0]!r} is no safetensors file beside it")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{index} is damaged ({error}); restore it from where it was written") from error
-    checksums.check(index)
+    checksums.verify(index)
     return [index.with_name(name) for name in names]
 
 
@@ -80,7 +80,7 @@ def _load_file(path: Path) -> dict[str, Tensor]:
     except (OSError, safetensors.SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path} is damaged or unreadable ({reason}); {AGAIN}") from error
-    checksums.check(path)
+    checksums.verify(path)
     return tensors
 
 

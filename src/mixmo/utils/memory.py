@@ -53,7 +53,7 @@ def exhausted(error: BaseException) -> bool:
 
 
 @contextmanager
-def told(remedy: str) -> Iterator[None]:
+def advised(remedy: str) -> Iterator[None]:
     """Replace the errors of exhausted memory by a UserError with this remedy."""
     try:
         yield
