@@ -16,6 +16,8 @@ import math
 import torch
 from torch import Tensor
 
+from mixmo.augment.operations import equalized, sources
+
 OPERATIONS = (
     "identity",
     "equalize",
@@ -61,7 +63,8 @@ def augmix(images_NHWC: Tensor, u_NP: Tensor) -> Tensor:
 def operate(images_RHWC: Tensor, operation_RT: Tensor, sign_RT: Tensor, severity: float = 3.0) -> Tensor:
     """T operations in turn on each uint8 image, given as indices into OPERATIONS and signs +1 or -1."""
     R, H, W, C = images_RHWC.shape
-    source_OP, inside_OP = _sources(H, W, severity, images_RHWC.device)
+    signed_O1 = torch.arange(2 * len(OPERATIONS), device=images_RHWC.device)[:, None]  # 2 operation + (sign is -1)
+    source_OP, inside_OP = sources(_affine(signed_O1, H, W, severity), H, W)
     signed_RT = 2 * operation_RT + (sign_RT < 0)
     pixels_RPC = images_RHWC.reshape(R, H * W, C)
     for t in range(operation_RT.shape[1]):
@@ -69,21 +72,6 @@ def operate(images_RHWC: Tensor, operation_RT: Tensor, sign_RT: Tensor, severity
         moved_RPC = pixels_RPC.gather(1, source_OP[signed_RT[:, t], :, None].expand(-1, -1, C))
         pixels_RPC = table_RVC.gather(1, moved_RPC.long()) * inside_OP[signed_RT[:, t], :, None]
     return pixels_RPC.view(R, H, W, C)
-
-
-def _sources(H: int, W: int, severity: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which pixel each pixel comes from (O, P), and whether that lies inside of the image; outside is black.
-
-    O = 2 operation + (0 for sign +1, 1 for sign -1).
-    """
-    signed_O1 = torch.arange(2 * len(OPERATIONS), device=device)[:, None]
-    x_P = torch.arange(H * W, device=device) % W
-    y_P = torch.arange(H * W, device=device) // W
-    a, b, c, d, e, f = _affine(signed_O1, H, W, severity)
-    x_OP = (a * x_P + b * y_P + c) >> 16
-    y_OP = (d * x_P + e * y_P + f) >> 16
-    inside_OP = (x_OP >= 0) & (x_OP < W) & (y_OP >= 0) & (y_OP < H)
-    return y_OP.clamp(0, H - 1) * W + x_OP.clamp(0, W - 1), inside_OP
 
 
 def _affine(signed_O1: Tensor, H: int, W: int, severity: float) -> list[Tensor]:
@@ -127,28 +115,12 @@ def _table(pixels_RPC: Tensor, operation_R: Tensor, severity: float) -> Tensor:
         "posterize": value_V1 // dropped * dropped,
         "solarize": torch.where(value_V1 < _level(severity, 0, 256), value_V1, 255 - value_V1),
         "invert": 255 - value_V1,
-        "equalize": _equalized(pixels_RPC),
+        "equalize": equalized(pixels_RPC),
     }
     table = value_V1.byte()
     for name, new in tables.items():
         table = torch.where((operation_R == _CODE[name])[:, None, None], new.byte(), table)
     return table
-
-
-def _equalized(pixels_RPC: Tensor) -> Tensor:
-    """PIL's equalize as a table (R, 256, C): v becomes (step // 2 + pixels below v) // step.
-
-    step = (pixels below the maximum) // 255; where it is 0, as on images under 256 pixels, nothing changes.
-    """
-    R, _, C = pixels_RPC.shape
-    index_RPC = pixels_RPC.long()
-    zeros_RVC = torch.zeros(R, 256, C, dtype=torch.int32, device=pixels_RPC.device)
-    count_RVC = zeros_RVC.scatter_add(1, index_RPC, torch.ones_like(zeros_RVC[:1, :1, :1]).expand_as(index_RPC))
-    below_RVC = count_RVC.cumsum(dim=1, dtype=torch.int32) - count_RVC
-    step_R1C = below_RVC.gather(1, index_RPC.amax(dim=1, keepdim=True)) // 255
-    level_RVC = (step_R1C // 2 + below_RVC) // step_R1C.clamp(min=1)
-    value_V1 = torch.arange(256, device=pixels_RPC.device, dtype=torch.int32)[:, None]
-    return torch.where(step_R1C > 0, level_RVC.clamp(max=255), value_V1)
 
 
 def _level(severity: float, low: float, high: float) -> float:

@@ -81,10 +81,19 @@ def _between(out_NS: Tensor, side_N1: Tensor, size: int) -> tuple[Tensor, Tensor
     return first_NS.long(), second_NS.long(), place_NS - first_NS
 
 
+def enlarge(images_NHWC: Tensor, size: int | None) -> Tensor:
+    """Resize uint8 images whose shorter side is below `size` pixels to `size` x `size`, bilinearly."""
+    if size is None or min(images_NHWC.shape[1:3]) >= size:
+        return images_NHWC
+    x_NCHW = F.interpolate(images_NHWC.permute(0, 3, 1, 2).float(), (size, size), mode="bilinear")
+    return x_NCHW.round().to(torch.uint8).permute(0, 2, 3, 1)
+
+
 def centre(images_NHWC: Tensor, size: int | None) -> Tensor:
-    """Centre crop `size` x `size` of each image, for test time."""
+    """Centre crop `size` x `size` of each image, for test time; smaller images are enlarged."""
     if size is None:
         return images_NHWC
+    images_NHWC = enlarge(images_NHWC, size)
     top, left = (images_NHWC.shape[1] - size) // 2, (images_NHWC.shape[2] - size) // 2
     return images_NHWC[:, top : top + size, left : left + size]
 
