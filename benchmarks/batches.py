@@ -11,7 +11,7 @@ import torch
 
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.data.types import Dataset
-from mixmo.engine.batch import Batches
+from mixmo.engine.batch import Batches, Now
 from mixmo.engine.benchmark import timed
 from mixmo.engine.estimate import estimate
 from mixmo.engine.step_timer import random_dataset
@@ -24,8 +24,8 @@ def batch_seconds(recipe: Recipe, dataset: Dataset, device: torch.device) -> flo
     batches = Batches(recipe, dataset, dataset.train)
     mix = torch.compile(batches.mix, dynamic=False) if device.type == "cuda" else batches.mix
     unique = torch.arange(recipe.batch_size // recipe.repetition, device=device)
-    generator, chance = torch.Generator(device).manual_seed(0), torch.tensor(1.0, device=device)
-    return timed(lambda: mix(batches.draw(unique, generator), chance), device, 0.2, 5).seconds
+    generator, now = torch.Generator(device).manual_seed(0), Now.at(1.0, device=device)
+    return timed(lambda: mix(batches.draw(unique, generator), now), device, 0.2, 5).seconds
 
 
 def main() -> None:

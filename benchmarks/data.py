@@ -27,7 +27,7 @@ import mixmo
 from mixmo import data
 from mixmo.data.catalog import data_directory
 from mixmo.data.stream import Files
-from mixmo.engine.batch import Batches
+from mixmo.engine.batch import Batches, Now
 from mixmo.engine.source import each_step, plan
 from mixmo.engine.step_timer import random_dataset
 from mixmo.recipes import PROTOCOLS, Recipe, named
@@ -114,12 +114,13 @@ def pipeline(name: str, recipe: Recipe, dataset: mixmo.Dataset, steps: int, repe
     """Batches as the network reads them, drawn, augmented and mixed here: M N images a step, of N / b distinct ones."""
     batches, stream = Batches(recipe, dataset, dataset.train), Stream(0, DEVICE)
     planned = plan(recipe, len(dataset.train.labels), 0)
-    steps, chance = min(steps, len(planned.unique)), torch.tensor(recipe.p, device=DEVICE)
+    steps = min(steps, len(planned.unique))
+    now = Now.at(recipe.p, device=DEVICE)
 
     def work() -> None:
         for number, samples in enumerate(each_step(recipe, dataset.train, planned, 0, steps)):
             draws = batches.draw(samples.unique, stream.at("step", number), samples.partners, samples.pool)
-            batches.mix(draws, chance)
+            batches.mix(draws, now)
 
     work()
     images = steps * recipe.batch_size * recipe.members

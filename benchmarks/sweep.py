@@ -144,7 +144,7 @@ def predict(out: Path, job: str, width: int, compiled: bool, ready: Callable[[],
     recipe, device = named("cifar100/cut-mixmo").replace(width=width), torch.device("cuda")
     dataset = benchmark.synthetic("cifar100", device)
     net, vanilla = (
-        each.network(100).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        each.network(100, (3, 32, 32)).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         for each in (recipe, named("cifar100/vanilla").replace(width=width))
     )
     ready()

@@ -1,14 +1,18 @@
 """User-defined components in files and installed packages are found by the commands."""
 
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+import mixmo
 from mixmo.cli.app import main
 from mixmo.mixing.masks import MASKS
 from mixmo.runs.directory import Run
+from mixmo.surgery import user_models
+from mixmo.utils.errors import UserError
 
 MINE = """
 import torch
@@ -50,6 +54,44 @@ def test_plugins_come_from_the_environment_too(
     monkeypatch.setenv("MIXMO_PLUGINS", str(plugin(tmp_path / "g.py", "ours")))
     assert main(["list", "masks", "ours"]) == 0
     assert "The left kappa of the columns." in capsys.readouterr().out
+
+
+BACKBONE = """
+from torch import nn
+
+
+def make(num_classes, in_chans):
+    features = [nn.Conv2d(in_chans, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*features, nn.Linear(8, num_classes))
+"""
+
+
+def test_a_backbone_of_the_user_needs_the_model_option_or_the_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(user_models, "_allowed", set())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_backbones.py").write_text(BACKBONE)
+    train = ["train", "digits/cut-mixmo", "--epochs", "1", "--device", "cpu", "--quiet"]
+    assert main([*train, "--model", "my_backbones:make", "--out", "run"]) == 0
+    user_models._allowed.clear()
+    config = ["--config", "run/recipe.yaml", "--no-time"]
+    for command in (["eval", "run", "--on", "digits"], ["show", "digits/cut-mixmo", *config]):
+        capsys.readouterr()
+        message = said(*command)
+        assert "my_backbones" in message
+        assert "--plugin my_backbones" in message
+        for plugin in ("my_backbones", "my_backbones.py"):
+            assert main([*command, "--plugin", plugin]) == 0
+            user_models._allowed.clear()
+            user_models._files.clear()
+            sys.modules.pop("mixmo_plugin_my_backbones", None)
+    with pytest.raises(UserError, match=r"user_models\.allow"):
+        mixmo.load("run")
+    user_models.allow("my_backbones")
+    assert isinstance(mixmo.load("run"), mixmo.Wrapped)
+    assert "no_such_module" in said("list", "masks", "--plugin", "no_such_module")
 
 
 def test_plugin_that_cannot_be_imported_is_an_error(tmp_path: Path, said: Callable[..., str]) -> None:

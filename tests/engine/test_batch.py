@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from mixmo.data.types import Dataset, Split
-from mixmo.engine.batch import Batches
+from mixmo.engine.batch import Batches, Now
 from mixmo.mixing.types import Mix
 from mixmo.models.network import Network, Stages
 from mixmo.recipes import Recipe, named
@@ -19,7 +19,7 @@ def batch(recipe: Recipe, seed: int = 0) -> Mix:
     batches = Batches(recipe, DATASET, GREY)
     batches.shapes = [torch.Size((1, 8, 12))] * 2  # of layers that do nothing
     unique = torch.arange(recipe.batch_size // recipe.repetition) % 10
-    return batches.mix(batches.draw(unique, torch.Generator().manual_seed(seed)), torch.tensor(0.5))
+    return batches.mix(batches.draw(unique, torch.Generator().manual_seed(seed)), Now.at(0.5))
 
 
 def small(method: str) -> Recipe:
@@ -66,7 +66,7 @@ def test_the_own_image_stays_predominant_under_mixmo(method: str, kept: bool) ->
     batches, unique = Batches(recipe, DATASET, GREY), torch.arange(60) % 10
     draws = batches.draw(unique, torch.Generator().manual_seed(0))
     own_MN = unique[draws.order]
-    share_MN = batches.mix(draws, torch.tensor(0.5)).targets.gather(-1, own_MN[..., None])[..., 0]
+    share_MN = batches.mix(draws, Now.at(0.5)).targets.gather(-1, own_MN[..., None])[..., 0]
     assert (share_MN.min().item() >= 0.5) == kept
 
 
@@ -81,7 +81,7 @@ def test_a_partner_has_a_crop_of_its_own(digits: Dataset) -> None:
         for index, crop in ((draws.order, draws.crop), (draws.pixel.partner, draws.pixel.crop))
     )
     lam = (draws.pixel.gamma[0] / draws.pixel.gamma.sum(0))[..., None, None, None]
-    torch.testing.assert_close(batches.mix(draws, torch.tensor(0.5)).images, lam * own + (1 - lam) * partner)
+    torch.testing.assert_close(batches.mix(draws, Now.at(0.5)).images, lam * own + (1 - lam) * partner)
     assert not torch.equal(draws.crop, draws.pixel.crop)
 
 
@@ -108,7 +108,42 @@ def test_copies_share_the_operations_of_augmix(digits: Dataset) -> None:
     """Those of one sample, within a member; other members and samples have their own."""
     recipe = small("cut-mixmo+augmix").replace(repetition=4)
     batches = Batches(recipe, digits, digits.train)
-    mix = batches.mix(batches.draw(torch.arange(15), torch.Generator().manual_seed(0)), torch.tensor(0.5))
+    mix = batches.mix(batches.draw(torch.arange(15), torch.Generator().manual_seed(0)), Now.at(0.5))
     kinds = [member.flatten(1).unique(dim=0) for member in mix.images]
     assert [len(kind) for kind in kinds] == [15, 15]
     assert len(torch.cat(kinds).unique(dim=0)) > 15
+
+
+def test_fadeout_ends_as_plain_pooling() -> None:
+    """Unmixing weights are the masks at the start of training and ones at its end."""
+    recipe = small("cut-mixmo").replace(unmix="fadeout", p=1.0)
+    batches = Batches(recipe, DATASET, GREY)
+    draws = batches.draw(torch.arange(60) % 10, torch.Generator().manual_seed(0))
+    first, last = (batches.mix(draws, Now.at(1.0, progress)) for progress in (0.0, 1.0))
+    assert first.visible is not None
+    assert last.visible is not None
+    assert torch.equal(first.visible, first.coefficients)
+    assert set(first.visible.unique().tolist()) == {0.0, 1.0}
+    assert last.visible.eq(1).all()
+    masked = batches.recipe.replace(unmix="mask")
+    assert torch.equal(Batches(masked, DATASET, GREY).mix(draws, Now.at(1.0, 1.0)).visible, first.coefficients)
+
+
+def test_ratios_start_at_almost_one_image() -> None:
+    recipe = small("linear-mixmo").replace(curriculum="ratio", batch_size=600)
+    batches = Batches(recipe, DATASET, GREY)
+    draws = batches.draw(torch.arange(600) % 10, torch.Generator().manual_seed(0))
+    largest = [batches.mix(draws, Now.at(0.0, progress)).coefficients.amax(0).mean() for progress in (0, 0.25, 0.5, 1)]
+    assert largest[0] > 0.9 > largest[1] > largest[2] == largest[3]
+    plain = Batches(recipe.replace(curriculum="none"), DATASET, GREY).mix(draws, Now.at(0.0))
+    torch.testing.assert_close(plain.coefficients.amax(0).mean(), largest[3])
+
+
+def test_input_repetition_falls_over_the_first_half() -> None:
+    recipe = small("mimo").replace(curriculum="repetition", rho=0.2, batch_size=600)
+    batches = Batches(recipe, DATASET, GREY)
+    draws = batches.draw(torch.arange(600) % 10, torch.Generator().manual_seed(0))
+    for progress, share in ((0.0, 1.0), (0.25, 0.5), (0.5, 0.2), (1.0, 0.2)):
+        mix = batches.mix(draws, Now.at(0.0, progress))
+        same = (mix.targets == mix.targets[:1]).all(0).double().mean().item()
+        assert same == pytest.approx(share + (1 - share) * 0.1, abs=0.05)  # one in ten pairs is of one class by chance

@@ -116,7 +116,7 @@ def test_the_last_step_is_of_the_last_epoch() -> None:
 
 def test_the_header_names_network_device_data_steps_and_folder(digits: Dataset) -> None:
     recipe = RECIPE.replace(validation=137)
-    net = recipe.network(10, 1)
+    net = recipe.network(10, (1, 8, 8))
     lines = header(Schedule(recipe, 1300), digits, net, torch.device("cpu"), Path("runs/a"), 40)
     count = sum(parameter.numel() for parameter in net.parameters())
     assert lines == [

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mixmo import UserError, data
 from mixmo.engine import Runtime, train
-from mixmo.engine.batch import Batches, Draws
+from mixmo.engine.batch import Batches, Draws, Now
 from mixmo.engine.distributed import World
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.norm import set_ghost
@@ -90,7 +90,7 @@ def test_ghost_batches_reject_other_normalisations(layer: nn.Module) -> None:
 def gradients(recipe: Recipe, draws: Draws) -> tuple[Network, list[Tensor]]:
     dataset = data.load("digits")
     net = fresh_network(recipe, dataset)
-    mix = Batches(recipe, dataset, dataset.train).mix(draws, torch.tensor(0.5))
+    mix = Batches(recipe, dataset, dataset.train).mix(draws, Now.at(0.5))
     loss(net(mix), mix).backward()
     return net, [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
 

@@ -32,7 +32,7 @@ class Alone(World):
 def scorer(dataset: Dataset, world: World | None = None, validation: int = 0) -> Scorer:
     torch.manual_seed(0)
     held_out = hold_out(dataset.train, validation, 0)[1]
-    return Scorer(RECIPE.network(10, 1), RECIPE, dataset, held_out, world or World())
+    return Scorer(RECIPE.network(10, (1, 8, 8)), RECIPE, dataset, held_out, world or World())
 
 
 def test_each_process_predicts_its_part(digits: Dataset) -> None:

@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixmo import data
 from mixmo.data.types import Dataset, Split
-from mixmo.engine.batch import Batches
+from mixmo.engine.batch import Batches, Now
 from mixmo.engine.initialization import fresh_network
+from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.step import Graph, Step, accuracy
 from mixmo.mixing.loss import loss
 from mixmo.mixing.types import Mix
@@ -41,14 +42,9 @@ class Training:
         device = dataset.train.images.device
         self.dataset, self.stream = dataset, Stream(recipe.seed, device)
         self.net = fresh_network(recipe, dataset).to(device, memory_format=torch.channels_last)
-        self.optimizer = torch.optim.SGD(
-            self.net.parameters(), lr=1.0, momentum=0.9, nesterov=True, weight_decay=6e-4, fused=True
-        )
+        self.optimizer = make_optimizer(self.net, recipe)
         self.batches = Batches(recipe, dataset, dataset.train)
-        precision = recipe.precision
-        self.step = Step(
-            self.net, self.optimizer, self.batches, precision=precision, compiled=compiled, graphed=graphed
-        )
+        self.step = Step(self.net, self.optimizer, self.batches, compiled=compiled, graphed=graphed)
         self.recipe = recipe
 
     def run(self, steps: int = STEPS) -> Tensor:
@@ -106,7 +102,7 @@ def test_nothing_is_sorted_in_the_compiled_part(digits: Dataset, method: str) ->
     batches = Batches(recipe, digits, digits.train)
     draws = batches.draw(torch.arange(32 // recipe.repetition), torch.Generator())
     with Operations() as operations:
-        batches.mix(draws, torch.tensor(0.5))
+        batches.mix(draws, Now.at(0.5))
     assert "index" in operations.names
     assert "sort" not in operations.names
 
@@ -125,7 +121,7 @@ def test_the_precision_of_the_network(digits: Dataset, precision: str) -> None:
     training = Training(digits, TINY.replace(precision=precision))
     net = copy.deepcopy(training.net)
     draws = training.batches.draw(torch.arange(16), training.stream.at("step", 0))
-    mix = training.batches.mix(draws, torch.tensor(0.5))
+    mix = training.batches.mix(draws, Now.at(0.5))
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         logits = net(mix)
     assert logits.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
@@ -165,7 +161,7 @@ def test_errors_that_are_not_the_compilers(digits: Dataset, monkeypatch: pytest.
     """A bug is not hidden by the fallback."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     training = Training(digits, compiled=True)
-    monkeypatch.setattr(training.batches, "mix", lambda *_: 1 / 0)
+    monkeypatch.setattr(training.batches, "mix_paired", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError), pytest.warns(RuntimeWarning, match="cannot be compiled"):
         training.run(1)
 
@@ -249,7 +245,7 @@ def test_gpu_capture_that_fails(on_gpu: Dataset, exact: None, monkeypatch: pytes
         torch.cuda.current_stream().synchronize()
         return mix(*args)
 
-    monkeypatch.setattr(training.batches, "mix", waits)
+    monkeypatch.setattr(training.batches, "mix_paired", waits)
     stream = torch.cuda.current_stream()
     with pytest.warns(RuntimeWarning, match="cannot be recorded as a CUDA graph") as said:
         losses = training.run()

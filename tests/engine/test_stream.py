@@ -20,7 +20,7 @@ from mixmo import UserError, data
 from mixmo.data import stream
 from mixmo.data.decode import SkippedImages
 from mixmo.engine import Runtime, train
-from mixmo.engine.batch import Batches
+from mixmo.engine.batch import Batches, Now
 from mixmo.engine.source import each_step, plan
 from mixmo.evaluation.multiplex import score_multiplexed
 from mixmo.evaluation.run_scores import score_runs
@@ -78,7 +78,7 @@ def test_same_batches_as_in_memory(root: Path, variant: str, device: str) -> Non
         steps = each_step(chosen, dataset.train, planned, 1, 3)
         mixes.append(
             [
-                batches.mix(batches.draw(s.unique, at("step", i), s.partners, s.pool), torch.tensor(1.0, device=on))
+                batches.mix(batches.draw(s.unique, at("step", i), s.partners, s.pool), Now.at(1.0, device=on))
                 for i, s in enumerate(steps)
             ]
         )
@@ -229,5 +229,5 @@ def test_a_batch_is_one_program(root: Path, streamed: bool) -> None:
     samples = next(each_step(chosen, dataset.train, plan(chosen, 45, 0), 0, 1))
     draws = batches.draw(samples.unique, torch.Generator().manual_seed(0), samples.partners, samples.pool)
     compiled = torch.compile(batches.mix, fullgraph=True, backend="eager", dynamic=False)
-    for left, right in zip(compiled(draws, torch.tensor(1.0)), batches.mix(draws, torch.tensor(1.0)), strict=True):
+    for left, right in zip(compiled(draws, Now.at(1.0)), batches.mix(draws, Now.at(1.0)), strict=True):
         assert left is right is None or torch.equal(left, right)

@@ -24,7 +24,7 @@ from helpers import assert_same
 from mixmo import UserError, data
 from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime, train
-from mixmo.engine.batch import Batches
+from mixmo.engine.batch import Batches, Now
 from mixmo.engine.preflight import check_memory
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import Scored, Scorer
@@ -323,7 +323,7 @@ def test_a_training_is_a_plain_loop(digits: Dataset, tmp_path: Path) -> None:
         p, losses, right = recipe.mixer().chance((epoch + 1) / 3), [], []
         for samples in plan(recipe, 200, epoch).unique:
             rate = 0.2 / 2 * 64 / 128 * min(1.0, (step + 1) / 8) * (0.1 if epoch == 2 else 1.0)  # 8 = 2 b, for 200 / 64
-            mix = batches.mix(batches.draw(samples, trainer.stream.at("step", step)), torch.tensor(p))
+            mix = batches.mix(batches.draw(samples, trainer.stream.at("step", step)), Now.at(p))
             logits = net(mix)
             value = loss(logits, mix)
             losses.append(value.item())
@@ -469,7 +469,7 @@ def test_batches_repeat_and_augment_again(digits: Dataset) -> None:
     recipe = SMALL.replace(repetition=4, batch_size=16, crop=2)
     batches = Batches(recipe, digits, digits.train)
     unique = torch.tensor([10, 20, 30, 40])
-    mix = batches.mix(batches.draw(unique, torch.Generator().manual_seed(0)), torch.tensor(0.5))
+    mix = batches.mix(batches.draw(unique, torch.Generator().manual_seed(0)), Now.at(0.5))
     assert mix.images.shape == (2, 16, 1, 8, 8)
     labels = digits.train.labels[unique].tolist()
     assert sorted(mix.targets[0].tolist()) == sorted(labels * 4) == sorted(mix.targets[1].tolist())
@@ -627,12 +627,12 @@ def test_a_step_that_exceeds_the_memory_is_rejected(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is tried. Of several processes each holds its share of the batch."""
-    needed = training_bytes(SMALL.network(10, 1), (1, 8, 8), SMALL.batch_size // 2, "fp32")
+    needed = training_bytes(SMALL.network(10, (1, 8, 8)), (1, 8, 8), SMALL.batch_size // 2, "fp32")
     monkeypatch.setattr(memory, "total", lambda _: needed)
     with pytest.raises(UserError, match="needs more than"):
         train(SMALL, tmp_path / "run", RUNTIME)
     assert not (tmp_path / "run").exists()
-    check_memory(SMALL.network(10, 1), SMALL, digits.size, torch.device("cpu"), processes=2)
+    check_memory(SMALL.network(10, (1, 8, 8)), SMALL, digits.size, torch.device("cpu"), processes=2)
 
 
 @pytest.mark.parametrize("option", [{"minutes": 0.0}, {"score_every": 0}, {"workers": -1}])

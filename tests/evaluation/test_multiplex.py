@@ -15,6 +15,7 @@ from mixmo.engine import Runtime, train
 from mixmo.evaluation import multiplex
 from mixmo.evaluation.multiplex import score_multiplexed
 from mixmo.metrics.logits import LabelledLogits
+from mixmo.models import multiply_adds
 from mixmo.models.network import Network, Stages
 from mixmo.recipes import named
 from mixmo.runs.directory import Run
@@ -144,7 +145,7 @@ def test_labels_follow_the_class_names_of_the_network(
     assert [row.scores.top1 for row in found] == pytest.approx([row.scores.top1 for row in expected])
 
 
-def test_multiply_adds_of_a_wrapped_network_are_not_shown(
+def test_multiply_adds_of_a_wrapped_network_are_shown(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     timm = pytest.importorskip("timm")
@@ -154,4 +155,5 @@ def test_multiply_adds_of_a_wrapped_network_are_not_shown(
     mixmo.save_pretrained(net, tmp_path / "saved", about=about)
     assert main(["eval", str(tmp_path / "saved"), "--multiplex", "--device", "cpu"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()[:1].isdigit()]
-    assert [(row[0], row[5]) for row in rows[:2]] == [("1", "-"), ("2", "-")]
+    cost = multiply_adds(net, (1, 8, 8)) / 1e9
+    assert [(row[0], row[5]) for row in rows[:2]] == [("1", f"{cost:.4f}"), ("2", f"{cost / 2:.4f}")]

@@ -133,7 +133,7 @@ def test_options_that_read_files_or_download_raise(tmp_path: Path, library: str,
     config = json.loads((saved / "config.json").read_text())
     config["architecture"] |= changes
     (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=rf"config\.json: {library}"):
+    with pytest.raises(UserError, match=rf"config\.json: .*{library}"):
         mixmo.load(saved)
 
 

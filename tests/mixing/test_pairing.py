@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixmo import Dataset
-from mixmo.engine.batch import Batches
+from mixmo.engine.batch import Batches, Now
 from mixmo.mixing.pairing import draw_order, pair, steps_per_epoch
 from mixmo.recipes import named
 
@@ -25,7 +25,7 @@ def test_pairs_equal_a_loop() -> None:
         order, u = draw_order(3, 32, device=torch.device("cpu")), torch.rand(32)
         unique = torch.randperm(500)[: 32 // repetition]
         for rho in (0.0, 0.5, 1.0):
-            index = pair(unique, repetition, order, rho, u)
+            index = pair(unique, repetition, order, u < rho)
             assert index.tolist() == loop(unique, repetition, order, rho, u)
         counts = pair(unique, repetition, order)[1].bincount(minlength=500)
         assert set(counts[unique].tolist()) == {repetition}
@@ -37,7 +37,7 @@ def test_an_image_shown_to_all_members_is_cropped_once(digits: Dataset) -> None:
         recipe = named("digits/mimo-repetition").replace(rho=rho, batch_size=512, repetition=1, members=3)
         batches = Batches(recipe, digits, digits.train)
         draws = batches.draw(torch.arange(512), torch.Generator().manual_seed(0))
-        mix = batches.mix(draws, torch.tensor(0.0))
+        mix = batches.mix(draws, Now.at(0.0))
         same = (mix.images == mix.images[:1]).flatten(2).all(2).all(0)
         assert (same >= (draws.same < rho)).all()
         assert abs(same.double().mean() - rho) < 0.08
@@ -63,7 +63,7 @@ def test_orders_are_equally_likely_permutations() -> None:
 
 def test_input_repetition_shows_a_share_rho_to_all_members() -> None:
     unique = torch.arange(1000)
-    index = pair(unique, 1, draw_order(3, 1000, device=unique.device), 0.4, torch.rand(1000))
+    index = pair(unique, 1, draw_order(3, 1000, device=unique.device), torch.rand(1000) < 0.4)
     same = (index == index[0]).all(0).float().mean().item()
     assert same == pytest.approx(0.4, abs=0.05)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mixmo
-from mixmo.engine.step import sgd
+from mixmo.engine.optimizer import make_optimizer
 from mixmo.models import Network, create
 from mixmo.recipes import named
 
@@ -73,7 +73,7 @@ def test_three_sgd_steps_equal_the_reference(net: Network, mix: mixmo.Mix, refer
     """By a recipe's own optimiser. The paper's l2 3e-4, a term of the loss, is its weight decay of 6e-4 everywhere."""
     names = list(reference[f"{NET}/param_names"])
     parameters = dict(net.named_parameters())
-    optimizer = sgd(net, named("cifar100/cut-mixmo"), lr=0.0125)
+    optimizer = make_optimizer(net, named("cifar100/cut-mixmo").replace(batch_size=32))
     losses = []
     for step in range(3):
         optimizer.zero_grad()

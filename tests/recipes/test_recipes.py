@@ -15,6 +15,7 @@ from mixmo.engine.trainer import Trainer
 from mixmo.evaluation.run_scores import score_runs
 from mixmo.recipes import METHODS, PROTOCOLS, Recipe, named, names
 from mixmo.recipes.fast import METHODS_FAST
+from mixmo.recipes.finetune import METHODS_FINETUNE
 from mixmo.runs.directory import Run
 
 RUNTIME = Runtime(device="cpu", quiet=True)
@@ -61,10 +62,15 @@ def test_batch_augmentation_keeps_rate_and_steps(dataset: str) -> None:
 
 
 def test_every_name_gives_a_recipe_of_its_data_set() -> None:
-    assert len(names()) == len(set(names())) == len(METHODS) * len(PROTOCOLS) + 2 * len(METHODS_FAST)
+    assert (
+        len(names())
+        == len(set(names()))
+        == len(METHODS) * len(PROTOCOLS) + 2 * len(METHODS_FAST) + len(METHODS_FINETUNE)
+    )
     for name in names():
-        dataset = name.split("/")[0]
-        assert named(name).dataset in (dataset, f"folder:{dataset}@256")
+        dataset = {"finetune": "folder:photos@224", "imagenet": "folder:imagenet@256"}
+        protocol = name.split("/")[0]
+        assert named(name).dataset == dataset.get(protocol, protocol)
 
 
 def test_fast_recipes_keep_method_network_and_augmentation() -> None:
@@ -141,7 +147,7 @@ def test_value_of_another_type_is_an_error_that_names_the_type(changes: dict[str
         ({"widht": 4}, "width"),
         ({"pixel": "cutmux"}, "cutmix"),
         ({"mask": "cutt"}, "cut"),
-        ({"precision": "fp16"}, "fp32"),
+        ({"precision": "fp31"}, "fp32"),
         ({"schedule": "cosin"}, "cosine"),
         ({"model": "wn"}, "wrn"),
     ],

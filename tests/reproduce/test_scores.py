@@ -93,5 +93,5 @@ def test_the_area_of_a_box_that_the_border_clips(kappa: float) -> None:
 )
 def test_an_ensemble_has_all_the_parameters_of_its_networks(changes: dict[str, object]) -> None:
     recipe = named("cifar100/cut-mixmo").replace(width=1, depth=10, **changes)
-    count = sum(weight.numel() for weight in recipe.network(100, 3).parameters())
+    count = sum(weight.numel() for weight in recipe.network(100, (3, 32, 32)).parameters())
     assert [scores.of_recipe("parameters", recipe, networks) for networks in (1, 3)] == [count, 3 * count]

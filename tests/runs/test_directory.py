@@ -122,7 +122,7 @@ def test_recipe_cut_short_is_an_error(runs: list[Run], tmp_path: Path) -> None:
 def test_recipe_with_an_unregistered_component_raises_an_error(runs: list[Run], tmp_path: Path) -> None:
     whole = (runs[0].path / "recipe.yaml").read_text()
     (tmp_path / "recipe.yaml").write_text(whole.replace("model: wrn\n", "model: mine\n"))
-    with pytest.raises(UserError, match=r"unknown model family 'mine'.*register"):
+    with pytest.raises(UserError, match=r"unknown model 'mine'.*register"):
         Run.open(tmp_path)
     (tmp_path / "recipe.yaml").write_text(f"{whole}lrr: 0.1\n")  # of another version
     with pytest.raises(UserError, match=r"unknown field 'lrr'"):

@@ -1,8 +1,10 @@
 """Arguments that commands share: a recipe with its fields, and how a command line is read."""
 
+import re
 import sys
 from argparse import SUPPRESS, BooleanOptionalAction, Namespace
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import yaml
 from mixmo.cli.parser import Parser, convert, expected, field_docs
 from mixmo.recipes import Recipe, named, names
 from mixmo.recipes.schema import FIELDS, KINDS, RENAMED
+from mixmo.surgery.backbones import BACKBONES
+from mixmo.surgery.user_models import allow
 from mixmo.utils.errors import UserError, unknown
 
 SECTIONS = {  # of the help, each from this field of the recipe on
@@ -21,19 +25,25 @@ SECTIONS = {  # of the help, each from this field of the recipe on
     "batch_size": "optimisation",
     "precision": "run",
 }
+DEFAULT = "finetune/cut-mixmo"  # recipe of a backbone that is given without one
+MODEL = re.compile(r"--model(=.*)?").fullmatch
 parser = Parser
 
 
 def add_recipe(into: Parser, arguments: list[str], needed: bool = True) -> None:
     """Add the positional RECIPE, --config and one option for each field; `recipe_of` makes a recipe of them.
 
-    The help shows the defaults of the recipe in `arguments`, if there is one.
+    A backbone as --model may stand without a recipe. The help shows the defaults of the recipe in `arguments`, if there
+    is one.
     """
-    nargs = None if needed else "?"
-    into.add_argument("recipe", nargs=nargs, help="a named recipe such as cifar100/cut-mixmo (`mixmo list recipes`)")
+    given = [argument.partition("=")[2] or after for argument, after in pairwise([*arguments, ""]) if MODEL(argument)]
+    nargs = "?" if not needed or any(map(BACKBONES.fullmatch, given)) else None
+    text = f"a named recipe such as cifar100/cut-mixmo (`mixmo list recipes`); {DEFAULT} for a backbone as --model"
+    into.add_argument("recipe", nargs=nargs, help=text)
     text = "YAML file of fields to override, such as recipe.yaml of a run; options override the file"
     into.add_argument("--config", type=Path | None, help=text)
-    shown = next((named(word) for word in arguments if word in names()), Recipe())
+    default = named(DEFAULT) if needed and nargs else Recipe()
+    shown = next((named(word) for word in arguments if word in names()), default)
     docs, section = field_docs(Recipe), ""
     for field, hint in KINDS.items():
         section = SECTIONS.get(field, section)
@@ -43,9 +53,18 @@ def add_recipe(into: Parser, arguments: list[str], needed: bool = True) -> None:
 
 
 def recipe_of(parsed: Namespace, base: Recipe | None = None) -> Recipe:
-    """Return the named recipe, or `base` if none was named, changed by the fields that were given."""
+    """Return the named recipe, or `base` if none was named, changed by the fields that were given.
+
+    A backbone of the user, module:function, may be imported if it was given as --model. In a --config file or a run it
+    may be a stranger's: then only if it was loaded by --plugin.
+    """
+    if ":" in (model := getattr(parsed, "model", "")):
+        allow(model)
+    fields = given_fields(parsed)
+    if base is None and parsed.recipe is None and BACKBONES.fullmatch(fields.get("model", "")):
+        parsed.recipe = DEFAULT
     named_or_base = named(parsed.recipe) if parsed.recipe is not None else base or Recipe()
-    return named_or_base.replace(**given_fields(parsed))
+    return named_or_base.replace(**fields)
 
 
 def given_fields(parsed: Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mixmo.inference.predict import predict_split
 from mixmo.metrics import Report, evaluate
 from mixmo.mixing.mixer import Mixer
 from mixmo.mixing.types import Mix
-from mixmo.models import Network
+from mixmo.models import Ensemble
 from mixmo.recipes import named
 from mixmo.runs.network import load_network
 
@@ -100,7 +100,7 @@ def two_images(dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
     return images, images[other], torch.stack((labels, labels[other]))
 
 
-def draw(net: Network, dataset: Dataset, mixer: Mixer, path: Path) -> None:
+def draw(net: Ensemble, dataset: Dataset, mixer: Mixer, path: Path) -> None:
     """Draw both inputs, the mask, the mixed input and the predictions of each head."""
     first, second, labels = two_images(dataset)
     pick = torch.arange(3, len(first), len(first) // 8)[:8]

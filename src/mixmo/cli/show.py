@@ -16,6 +16,7 @@ from mixmo.engine.estimate import estimate
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes import PROTOCOLS, summary
 from mixmo.recipes.fast import SUFFIX
+from mixmo.recipes.finetune import NAME as FINETUNING
 from mixmo.recipes.protocols import FACTS, Facts
 
 
@@ -35,13 +36,13 @@ def main(arguments: list[str]) -> None:
     if facts is None:
         dataset = data.load(recipe.dataset, parsed.data, stream=True, workers=0, val=recipe.val)
         facts = Facts(len(dataset.train.labels), len(dataset.test.labels), dataset.size, len(dataset.classes))
-    published = PROTOCOLS[parsed.recipe.partition("/")[0]].summary
-    protocol = "" if parsed.recipe.endswith(SUFFIX) else f"; {published}"
+    net = recipe.network(facts.classes, recipe.seen(facts.size))
+    dataset, _, method = parsed.recipe.partition("/")
+    protocol = "" if method.endswith(SUFFIX) or dataset == FINETUNING else f"; {PROTOCOLS[dataset].summary}"
     comment(f"{parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     for line in score_lines(parsed.recipe, recipe):
         comment(line)
     print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
-    net = recipe.network(facts.classes, facts.size[0])
     operations = multiply_adds(net, recipe.seen(facts.size))
     each = f", in each of {recipe.networks} networks" if recipe.networks > 1 else ""
     comment(f"{parameters(net):,} parameters, {operations / 1e9:.4f} G multiply-adds per prediction{each}")

@@ -16,14 +16,16 @@ import torch.nn.functional as F
 from mixmo.data.folder import PREFIX
 from mixmo.data.types import Dataset
 from mixmo.engine.initialization import fresh_network
+from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.preflight import check_fit
-from mixmo.engine.step import Graph, sgd
+from mixmo.engine.step import Graph
 from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.inference.predict import predict_split
 from mixmo.models import multiply_adds
 from mixmo.recipes import METHODS, Recipe
 from mixmo.recipes.protocols import FACTS
 from mixmo.surgery.fold import fold
+from mixmo.utils.device import HALF, autocast
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
 
@@ -173,13 +175,13 @@ def timed(call: Callable[[], object], device: torch.device, seconds: float, repe
 
 def plain(timer: StepTimer) -> Callable[[], None]:
     """Return the step of an ordinary eager loop on one prepared batch, with the same network and arithmetic."""
-    mix = timer.batches.mix(timer.draws, torch.zeros((), device=timer.device))
+    mix = timer.batches.mix(timer.draws, timer.step.now)
     images, targets = mix.images[0].contiguous(), mix.targets[0]
     net = fresh_network(timer.recipe, timer.dataset).to(timer.device)
-    optimizer = sgd(net, timer.recipe, lr=1e-4, fused=False)
+    optimizer = make_optimizer(net, timer.recipe, fused=False)
 
     def step() -> None:
-        with torch.autocast(timer.device.type, torch.bfloat16, enabled=timer.recipe.precision == "bf16"):
+        with autocast(timer.device, timer.recipe.precision):
             value = F.cross_entropy(net(images), targets)
         optimizer.zero_grad()
         value.backward()
@@ -205,8 +207,8 @@ def matmul_peak(device: torch.device, precision: str) -> float:
     """Measure the 10^12 FLOP/s of a large matrix product in the precision of the convolutions."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
-    if precision == "bf16":
-        a, b = a.bfloat16(), b.bfloat16()
+    if precision in HALF:
+        a, b = a.to(HALF[precision]), b.to(HALF[precision])
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:

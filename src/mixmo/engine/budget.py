@@ -43,7 +43,8 @@ def measure(step: Step, draws: Iterable[Draws], steps: int, scorer: Scorer, wait
     finish = 2 * timed(scorer.stored) + 2 * scoring
     step.net.load_state_dict(kept)
     for state in step.optimizer.state.values():
-        state["momentum_buffer"].zero_()  # equivalent to none: the first step makes it the gradient
+        for moment in state.values():  # zeros are equivalent to none: the first step makes the momentum the gradient
+            moment.zero_()
     step.meter.zero_()
     return Pace(time.monotonic() - began, (marks[-1] - marks[0]) / (len(marks) - 1), scoring, finish)
 

@@ -20,7 +20,8 @@ def header(
     recipe = schedule.recipe
     threads, members = _count(torch.get_num_threads(), "thread"), _count(recipe.members, "member")
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else threads
-    training, test = len(dataset.train.labels) - recipe.validation, len(dataset.test.labels)
+    samples, test = len(dataset.train.labels), len(dataset.test.labels)
+    training = samples - recipe.held_out(samples)
     height, width = recipe.seen(dataset.size)[1:]
     mean, std = (" ".join(f"{value:.3g}" for value in values) for values in (dataset.mean, dataset.std))
     steps = f"{_count(recipe.epochs, 'epoch')} of {_count(schedule.steps_per_epoch, 'step')}"

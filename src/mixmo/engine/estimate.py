@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
 def estimate(recipe: Recipe, facts: Facts, device: torch.device, measure: bool = True) -> Estimate:
     """Count the steps of a training and, with `measure`, time some of them."""
     check_samples(recipe, facts.samples)
-    schedule = Schedule(recipe, facts.samples - recipe.validation)
+    schedule = Schedule(recipe, facts.samples - recipe.held_out(facts.samples))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if not measure:
         return Estimate(name, schedule.steps, schedule.steps_per_epoch, 0.0, None)

@@ -10,7 +10,7 @@ from mixmo.engine.distributed import World
 from mixmo.engine.records import dataset_record
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import grid
-from mixmo.models import Network, training_bytes
+from mixmo.models import Ensemble, training_bytes
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run
 from mixmo.utils import memory
@@ -20,31 +20,37 @@ from mixmo.utils.errors import UserError
 def check_fit(recipe: Recipe, dataset: Dataset) -> None:
     """Raise an error if the recipe cannot work on this data set."""
     samples, height, width = dataset.train.images.shape[:3]
+    counts = dataset.train.labels.bincount(minlength=len(dataset.classes))
+    if empty := [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if not count]:
+        raise UserError(f"classes without a training image in {dataset.name}: {', '.join(empty[:5])}; add some")
     check_samples(recipe, samples)
-    if recipe.size is not None and recipe.size > min(height, width):
-        raise UserError(f"size = {recipe.size}, but {dataset.name} has images of {height}x{width}; take a smaller one")
     _, height, width = recipe.seen((1, height, width))
     if recipe.saliency != "none" and not (height == width and SALIENCY[recipe.saliency].fitting(width)):
         blocks = " or ".join(map(str, SALIENCY[recipe.saliency].grids))
         raise UserError(f"{recipe.saliency} needs square images of {blocks} blocks per side, not {height}x{width}")
-    h, w = grid(height, width, recipe.stride)
+
+
+def check_mask(recipe: Recipe, net: Ensemble, size: tuple[int, int, int]) -> None:
+    """Raise an error if the features of images (C, H, W) are too small for the mask."""
+    h, w = grid(*recipe.seen(size)[1:], net.stride)
     if recipe.mask in MASKS and recipe.members > 1 and min(h, w) < (least := MASKS[recipe.mask].minimum):
         raise UserError(f"mask '{recipe.mask}' needs features of {least}x{least}, not {h}x{w}; take another mask")
 
 
 def check_samples(recipe: Recipe, samples: int) -> None:
     """Raise an error if too few training images are left for one step."""
-    unique, left = recipe.batch_size // recipe.repetition, samples - recipe.validation
+    unique, left = recipe.batch_size // recipe.repetition, samples - recipe.held_out(samples)
     if left < unique:
         wanted = f"validation = {recipe.validation} and a step of batch_size = {recipe.batch_size} ({unique} images)"
         raise UserError(f"{wanted} need more than the {samples} training images of {recipe.dataset}; take less")
 
 
 def check_memory(
-    net: Network, recipe: Recipe, size: tuple[int, int, int], device: torch.device, processes: int = 1
+    net: Ensemble, recipe: Recipe, size: tuple[int, int, int], device: torch.device, processes: int = 1
 ) -> None:
     """Raise an error if a step on images (C, H, W) cannot fit into the memory of the device."""
-    needed = training_bytes(net, recipe.seen(size), recipe.batch_size // processes, recipe.precision)
+    at_once = recipe.batch_size // processes // recipe.grad_accum_steps
+    needed = training_bytes(net, recipe.seen(size), at_once, recipe.precision)
     what = f"a step of {recipe.architecture} with {recipe.members} members and batch_size = {recipe.batch_size}"
     if needed > (there := memory.total(device)):
         amounts = f"needs more than {memory.amount(needed)}, and there are {memory.amount(there)}"

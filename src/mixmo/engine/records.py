@@ -41,7 +41,8 @@ def dataset_record(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
         "mean": list(dataset.mean),
         "std": list(dataset.std),
         "size": list(recipe.seen(dataset.size)),  # of what the network sees
-        "resize": None if recipe.size is None else min(dataset.size[1:]),  # the shorter side before the central crop
+        # The shorter side before the central crop.
+        "resize": None if recipe.size is None else max(recipe.size, min(dataset.size[1:])),
         "images": [len(dataset.train.labels), len(dataset.test.labels)],
     }
 

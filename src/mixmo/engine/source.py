@@ -39,11 +39,16 @@ class Samples(NamedTuple):
 
 
 @on_cpu
-def plan(recipe: Recipe, samples: int, epoch: int) -> Plan:
-    """Draw the order of all samples for an epoch, and their partners."""
+def plan(recipe: Recipe, samples: int, epoch: int, labels: Tensor | None = None) -> Plan:
+    """Draw the order of all samples for an epoch, and their partners; balanced sampling needs their labels."""
     stream = Stream(recipe.seed, torch.device("cpu"))
     n, steps = recipe.batch_size // recipe.repetition, steps_per_epoch(samples, recipe.batch_size, recipe.repetition)
-    order = torch.randperm(samples, generator=stream.at("order", epoch))
+    if recipe.balance == "sampling":
+        assert labels is not None
+        chance_D = 1 / labels.bincount()[labels]
+        order = chance_D.multinomial(samples, replacement=True, generator=stream.at("order", epoch))
+    else:
+        order = torch.randperm(samples, generator=stream.at("order", epoch))
     partners = None
     if recipe.pixel != "none" and AUGMENTATIONS[recipe.pixel].needs_partner:
         partners = draw_partners((steps, recipe.members, recipe.batch_size), samples, stream.at("partner", epoch))

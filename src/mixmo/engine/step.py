@@ -1,39 +1,32 @@
-"""One optimisation step on the device: batch, forward, backward, SGD. Nothing here waits for the device."""
+"""One optimisation step on the device: batch, forward, backward, update. Nothing here waits for the device."""
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mixmo.baselines.gradaug import subnet_loss
 from mixmo.baselines.saliency import SaliencyDraws, Settings, mix_by_saliency
-from mixmo.engine.batch import Batches, Draws
+from mixmo.engine.batch import Batches, Draws, Now
+from mixmo.engine.optimizer import LossScaler
 from mixmo.mixing.loss import loss
 from mixmo.mixing.types import Mix
-from mixmo.models import Network
+from mixmo.models import Ensemble, Network
 from mixmo.recipes.schema import Recipe
+from mixmo.utils.device import autocast
 from mixmo.utils.errors import first_line
 from mixmo.utils.progress import Work
 
 Forward = Callable[[Draws], tuple[Tensor, Tensor]]  # loss and heads' accuracy
 
 
-def sgd(net: nn.Module, recipe: Recipe, lr: float, fused: bool = True) -> torch.optim.SGD:
-    return torch.optim.SGD(
-        net.parameters(),
-        lr=lr,
-        momentum=recipe.momentum,
-        nesterov=recipe.momentum > 0,
-        weight_decay=recipe.weight_decay,
-        fused=fused,
-    )
-
-
 class Step:
-    """Take optimisation steps, `step(draws, lr, chance)`; losses add up on the device until `meter` is read.
+    """Take optimisation steps, `step(draws, lr, chance, progress)`; losses add up on the device until `meter` is read.
 
     `compiled` fuses batch, network and loss into few kernels; `graphed` records the whole step as a CUDA graph. Where
     one of them is not possible, training continues without it from the same state, with one warning.
@@ -41,31 +34,34 @@ class Step:
 
     def __init__(
         self,
-        net: Network,
+        net: Ensemble,
         optimizer: torch.optim.Optimizer,
         batches: Batches,
         *,
-        precision: str,
         compiled: bool,
         graphed: bool,
         model: nn.Module | None = None,
+        teacher: nn.Module | None = None,
     ) -> None:
         """`model` is called for the network's logits, if it is not the network itself."""
-        self.net, self.optimizer, self.batches = net, optimizer, batches
+        self.net, self.optimizer, self.batches, self.teacher = net, optimizer, batches, teacher
+        self.recipe = batches.recipe
         self.model = model or net
-        self.precision = precision
         device = batches.split.images.device
         self.device = device
+        self.scaler = LossScaler(optimizer, device) if self.recipe.precision == "fp16" else None
+        self.class_weights = class_weights(batches) if self.recipe.balance == "loss" else None
         if batches.recipe.subnets and (compiled or graphed):
             warn("GradAug's sub-networks change shape from step to step; the step runs eagerly, which is slower")
             compiled = graphed = False
         if batches.saliency is not None and (compiled or graphed):
             warn("saliency needs gradients before every step, on grids that change; it runs eagerly, which is slower")
             compiled = graphed = False
-        self.lr = torch.zeros((), device=device)
-        self.chance = torch.zeros((), device=device)
+        self.lrs = [torch.zeros((), device=device) for _ in optimizer.param_groups]
+        self.now = Now.at(0.0, device=device)
         self.meter = torch.zeros(2, device=device, dtype=torch.float64)  # sums over steps: loss, heads' accuracy
-        self._eager: Forward = self._forward_eagerly
+        self._parts = parts_of(batches.part, self.recipe)
+        self._eager: Forward = self._forward_eagerly if len(self._parts) == 1 else self._forward_paired
         self._forward: Forward = self._eager
         if compiled:
             # Small kernels side by side in one launch: 2 % at batch 64 on an H200 (benchmarks/RESULTS.md).
@@ -77,12 +73,14 @@ class Step:
         self._graph = Graph(self._run) if graphed else None
         if compiled and device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # shapes never change: the search for the fastest kernels pays
-        for group in optimizer.param_groups:
-            group["lr"] = self.lr
+        for group, lr in zip(optimizer.param_groups, self.lrs, strict=True):
+            group["lr"] = lr
 
-    def __call__(self, draws: Draws, lr: float, chance: float) -> None:
-        self.lr.fill_(lr)
-        self.chance.fill_(chance)
+    def __call__(self, draws: Draws, lr: float, chance: float, progress: float = 0.0) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self.lrs, strict=True):
+            rate.fill_(lr * group["lr_scale"])
+        self.now.chance.fill_(chance)
+        self.now.progress.fill_(progress)
         if self._graph is not None:
             try:
                 return self._graph(draws)
@@ -100,14 +98,39 @@ class Step:
 
     def _run(self, draws: Draws) -> None:
         value, accuracy = self._first_gradients(draws) if self._untried else self._gradients(draws)
-        self.optimizer.step()
+        self._update()
         self.meter += torch.stack((value, accuracy)).double()
 
     def _gradients(self, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Compute the gradients of the batch, part by part; return its loss and accuracy."""
+        if len(self._parts) == 1:
+            results = [self._part_gradients(draws, first=True)]
+        else:
+            last, results = self._parts[-1], []
+            for part in self._parts:
+                paired = self.batches.paired(draws, self.now, part)
+                with nullcontext() if part is last else unsynchronised(self.model):
+                    results.append(self._part_gradients(paired, first=part is self._parts[0]))
+        value, accuracy = (torch.stack(values).mean() for values in zip(*results, strict=True))
+        return value, accuracy
+
+    def _part_gradients(self, draws: Draws, first: bool) -> tuple[Tensor, Tensor]:
         value, accuracy = self._forward(draws)
-        self.optimizer.zero_grad(set_to_none=True)
-        value.backward()
+        if first:
+            self.optimizer.zero_grad(set_to_none=True)
+        share = value if len(self._parts) == 1 else value / len(self._parts)
+        (share if self.scaler is None else share * self.scaler.scale).backward()
         return value.detach(), accuracy
+
+    def _update(self) -> None:
+        parameters = [p for p in self.net.parameters() if p.grad is not None]
+        if self.scaler is not None:
+            self.scaler.unscale([p.grad for p in parameters if p.grad is not None])
+        if self.recipe.clip_grad:
+            torch.nn.utils.clip_grad_norm_(parameters, self.recipe.clip_grad)
+        self.optimizer.step()
+        if self.scaler is not None:
+            self.scaler.update()
 
     def _first_gradients(self, draws: Draws) -> tuple[Tensor, Tensor]:
         """Take the first compiled step. If it fails, restore the batch statistics and run eagerly."""
@@ -126,16 +149,22 @@ class Step:
             return self._gradients(draws)
 
     def _forward_eagerly(self, draws: Draws) -> tuple[Tensor, Tensor]:
-        mix = self.batches.mix(draws, self.chance)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        return self._forward_paired(self.batches.paired(draws, self.now, self.batches.part))
+
+    def _forward_paired(self, draws: Draws) -> tuple[Tensor, Tensor]:
+        recipe, mix = self.recipe, self.batches.mix_paired(draws, self.now)
+        with autocast(self.device, recipe.precision):
             clean = None
             if draws.saliency is not None:
                 mix, clean = self._by_saliency(mix, draws.saliency)
+            if self.teacher is not None:
+                mix = mix._replace(targets=taught(mix, self.teacher, recipe.teacher_weight))
             logits = self.model(mix)
-            value = loss(logits, mix)
+            value = loss(logits, mix, label_smoothing=recipe.label_smoothing, class_weights=self.class_weights)
             if clean is not None:
                 value = value + clean
             if draws.subnets:
+                assert isinstance(self.net, Network)
                 value = value + subnet_loss(self.net, mix, logits, draws.subnets)
         return value, accuracy(logits.detach(), mix)
 
@@ -145,6 +174,37 @@ class Step:
         assert kind is not None
         settings = Settings(recipe.clean, recipe.transport, self.batches.dataset.std)
         return mix_by_saliency(self.net, mix, kind, draws, settings)
+
+
+def parts_of(part: slice, recipe: Recipe) -> list[slice]:
+    """Divide a part of the batch into those of gradient accumulation."""
+    first = part.start or 0
+    last = recipe.batch_size if part.stop is None else part.stop
+    each = (last - first) // recipe.grad_accum_steps
+    return [slice(start, start + each) for start in range(first, last, each)]
+
+
+def unsynchronised(model: nn.Module) -> AbstractContextManager[None]:
+    """Add up gradients on this process only, if the model averages them over several."""
+    return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+
+def class_weights(batches: Batches) -> Tensor:
+    """Return the weight of each class (K,), inverse to its share of the training images; 1 on average over these."""
+    labels = batches.split.labels
+    count_K = labels.bincount(minlength=len(batches.dataset.classes))
+    return len(labels) / (len(count_K) * count_K.clamp_min(1)).float()
+
+
+def taught(mix: Mix, teacher: nn.Module, weight: float) -> Tensor:
+    """Return soft targets (M, N, K): the labels, and a share `weight` of what the teacher predicts for each input."""
+    with torch.no_grad():
+        logits_RK = teacher(mix.images.flatten(0, 1)).float()
+    predicted = logits_RK.softmax(-1).unflatten(0, mix.images.shape[:2])
+    targets = mix.targets
+    if targets.dim() == 2:
+        targets = torch.nn.functional.one_hot(targets, predicted.shape[-1]).float()
+    return torch.lerp(targets, predicted, weight)
 
 
 def accuracy(logits: Tensor, mix: Mix) -> Tensor:

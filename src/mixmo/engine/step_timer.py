@@ -9,9 +9,10 @@ from torch import Tensor
 from mixmo.data.types import Dataset, Split
 from mixmo.engine.batch import Batches
 from mixmo.engine.initialization import fresh_network
-from mixmo.engine.preflight import check_memory
+from mixmo.engine.optimizer import make_optimizer
+from mixmo.engine.preflight import check_mask, check_memory
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.step import Graph, Step, sgd
+from mixmo.engine.step import Graph, Step
 from mixmo.recipes.protocols import Facts
 from mixmo.recipes.schema import Recipe
 from mixmo.utils.rng import Stream
@@ -21,14 +22,14 @@ class StepTimer:
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool) -> None:
         self.recipe, self.dataset, self.device = recipe, dataset, device
         net = fresh_network(recipe, dataset)
+        check_mask(recipe, net, dataset.size)
         check_memory(net, recipe, dataset.size, device)
         self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.batches = Batches(recipe, dataset, dataset.train, net=self.net)
         self.step = Step(
             self.net,
-            sgd(self.net, recipe, recipe.rate),
+            make_optimizer(self.net, recipe),
             self.batches,
-            precision=recipe.precision,
             compiled=compiled,
             graphed=compiled and device.type == "cuda",
         )
@@ -46,13 +47,13 @@ class StepTimer:
 
     def same_step(self) -> None:
         """Take a step on the first draws, without drawing."""
-        self.step(self.draws, self.schedule.lr(0), self.chance)
+        self.step(self.draws, self.schedule.lr(0), self.chance, self.schedule.progress(0))
 
     def next_step(self) -> None:
         """Draw and take a step, as the training loop does."""
         step = next(self.steps)
         draws = self.batches.draw(self.samples(step), self.stream.at("step", step))
-        self.step(draws, self.schedule.lr(step), self.chance)
+        self.step(draws, self.schedule.lr(step), self.chance, self.schedule.progress(step))
 
     def warm_up(self) -> float:
         """Take the first steps, which compile and record; return the seconds they took."""

@@ -16,16 +16,17 @@ from mixmo.engine.batch import Batches, Draws
 from mixmo.engine.budget import fit_epochs, measure
 from mixmo.engine.display import Progress, header
 from mixmo.engine.distributed import World, raise_if_process_lost
-from mixmo.engine.initialization import fresh_network, start_normalisation
+from mixmo.engine.initialization import fresh_network, load_teacher, start_normalisation
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import average_statistics, synchronise
-from mixmo.engine.preflight import check_data, check_memory
+from mixmo.engine.optimizer import make_optimizer
+from mixmo.engine.preflight import check_data, check_mask, check_memory
 from mixmo.engine.records import dataset_record, epoch_record, write_results
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import DivergedError, Scored, Scorer, check_outputs, diverged
 from mixmo.engine.source import each_step, hold_out, plan
-from mixmo.engine.step import Step, sgd
+from mixmo.engine.step import Step
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.checkpoint import Checkpoints, State
@@ -58,8 +59,9 @@ class Trainer:
     ) -> None:
         self.recipe, self.run_folder, self.runtime, self.device = recipe, run, runtime, device
         self.world: World = runtime.world()
-        self.train_split, held_out = hold_out(dataset.train, recipe.validation, recipe.seed)
-        self.schedule = Schedule(recipe, len(self.train_split.labels))
+        self.train_split, held_out = hold_out(dataset.train, recipe.held_out(len(dataset.train.labels)), recipe.seed)
+        self.labels = self.train_split.labels.cpu()
+        self.schedule = Schedule(recipe, len(self.labels))
         self.stream = Stream(recipe.seed, device)
         self.checkpoints = Checkpoints(
             run.path / "checkpoints",
@@ -72,6 +74,7 @@ class Trainer:
         if resumed:
             check_data(run, recipe, dataset)
         net = fresh_network(recipe, dataset, trained=not resumed)
+        check_mask(recipe, net, dataset.size)
         check_memory(net, recipe, dataset.size, device, self.world.size)
         self.dataset = start_normalisation(recipe, dataset, run if resumed else net)
         self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -80,7 +83,9 @@ class Trainer:
         self.average = Average(self.net, recipe.average * self.schedule.steps_per_epoch) if recipe.average else None
         self.averaged = self.average.net if self.average else None
         self.scorer = Scorer(self.averaged or self.net, recipe, self.dataset, held_out, self.world)
-        self.optimizer = sgd(self.net, recipe, recipe.rate)
+        self.optimizer = make_optimizer(self.net, recipe)
+        teacher = load_teacher(recipe, self.dataset)
+        self.teacher = teacher and teacher.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         part = self.world.part(recipe.batch_size)
         self.batches = Batches(recipe, self.dataset, self.train_split, part, self.net)
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
@@ -93,10 +98,12 @@ class Trainer:
             self.optimizer,
             self.batches,
             model=self.world.network(self.net),
-            precision=recipe.precision,
+            teacher=self.teacher,
             compiled=compiled,
             graphed=on_gpu and compiled and self.world.size == 1,
         )
+        if self.step.scaler is not None and self.state.loss_scale is not None:
+            self.step.scaler.load(self.state.loss_scale)
         self.step.meter.copy_(self.step.meter.new_tensor(self.state.meter))
         self.stopping = False
         self.saved = time.monotonic()  # when the last checkpoint was written
@@ -123,12 +130,12 @@ class Trainer:
             lines = header(self.schedule, self.dataset, self.net, self.device, self.run_folder.path, state.step)
             with Progress(self.schedule, state.step, lines) as progress:
                 self.end_epoch(progress)  # one that ended before the training was stopped, but was not scored
-                while state.step < last and not self.stopping:
+                while state.step < last and not self.stopping and not self.has_converged():
                     self.train_epoch(last, stopped, progress)
                     self.checkpoint(self.end_epoch(progress))
             self.save()
             self.checkpoints.wait()
-            if state.step == self.schedule.steps:
+            if state.step == self.schedule.steps or self.has_converged():
                 self.finish()
                 if any(self.world.any(stopped())):  # an ensemble or a plan must not go on with its next network
                     raise Stopped("finished before it could stop; --resume goes on from there")
@@ -136,6 +143,13 @@ class Trainer:
                 raise Stopped(
                     f"stopped after step {state.step} of {self.schedule.steps}; the same --out with --resume continues"
                 )
+
+    def has_converged(self) -> bool:
+        """Return whether the best epoch is more than `patience` epochs ago: training ends early."""
+        state, each = self.state, self.schedule.steps_per_epoch
+        if not self.recipe.patience or state.best_step is None:
+            return False
+        return state.epochs_logged - state.best_step // each >= self.recipe.patience
 
     def begin(self) -> None:
         """Write what a run directory says before the first step; drop log lines after the checkpoint."""
@@ -156,12 +170,13 @@ class Trainer:
         """Take the steps of the rest of the epoch, or as many as fit between two checkpoints."""
         state, schedule, world, began = self.state, self.schedule, self.world, time.monotonic()
         end = min(last, (schedule.epoch(state.step) + 1) * schedule.steps_per_epoch)
-        p = self.batches.mixer.chance(schedule.progress(state.step))
+        progress_made = schedule.progress(state.step)
+        p = self.batches.mixer.chance(progress_made)
         with self.saved_if_unreadable(agreed=world.size == 1):
             try:
                 with closing(self.draws(state.step, end)) as batches:
                     for draws in batches:
-                        self.step(draws, schedule.lr(state.step), p)
+                        self.step(draws, schedule.lr(state.step), p, progress_made)
                         state.step += 1
                         if self.average:
                             self.average.update(state.step)
@@ -186,7 +201,7 @@ class Trainer:
     def draws(self, first: int, last: int) -> Generator[Draws]:
         """Draw the batches of the steps `first` to `last` (exclusive) of one epoch."""
         epoch = self.schedule.epoch(first)
-        start, planned = epoch * self.schedule.steps_per_epoch, plan(self.recipe, len(self.train_split.labels), epoch)
+        start, planned = epoch * self.schedule.steps_per_epoch, plan(self.recipe, len(self.labels), epoch, self.labels)
         samples = each_step(self.recipe, self.train_split, planned, first - start, last - start, self.world)
         with closing(samples):
             for step, sample in enumerate(samples, first):
@@ -210,7 +225,7 @@ class Trainer:
         """Score the network, keep its weights if they are the best so far, log the epoch; return its record."""
         state, began = self.state, time.monotonic()
         scored = {name: self.scorer.score(split) for name, split in self.scorer.splits.items()}
-        self.scored = scored if state.step == self.schedule.steps else None
+        self.scored = scored
         top1 = scored[self.scorer.chooses].report.ensemble.top1
         if top1 > state.best_top1:
             state.best_top1, state.best_step = top1, state.step
@@ -238,6 +253,7 @@ class Trainer:
         noise = torch.rand(1, *size, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
         with evaluating(self.net), torch.no_grad():
             check_outputs(self.net(noise.to(self.device)), self.recipe)
+        self.state.loss_scale = None if self.step.scaler is None else self.step.scaler.state()
         if self.world.writes:
             self.checkpoints.save(self.state, self.net, self.optimizer, self.best, self.averaged)
 

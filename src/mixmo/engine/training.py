@@ -75,7 +75,8 @@ def train(
             run = open_run(recipe, out, resume or not world.writes, fitted)
             stored = run.recipe
             if stored.epochs != recipe.epochs and not fitted:
-                change_epochs(run, recipe.epochs, len(dataset.train.labels) - recipe.validation)
+                samples = len(dataset.train.labels)
+                change_epochs(run, recipe.epochs, samples - recipe.held_out(samples))
                 say(f"{out} was planned for {stored.epochs} epochs and is trained to {recipe.epochs}")
                 run, stored = Run.open(out), recipe
             if run.is_finished():  # by another process, since the last look

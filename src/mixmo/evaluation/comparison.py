@@ -43,8 +43,15 @@ def compare_runs(paths: Sequence[Path], which: str = "last", sort: str | None = 
     if sort is not None:
         sign = -1 if sort in ("top1", "top5") else 1
         runs.sort(key=lambda run: (run.scores.get(sort) is None, sign * (run.scores.get(sort) or 0)))
-    fields = [field for field in runs[0].recipe if any(run.recipe[field] != runs[0].recipe[field] for run in runs)]
-    return Comparison(which, runs, {field: [run.recipe[field] for run in runs] for field in fields}, _seeds(runs))
+    return compare(runs, which)
+
+
+def compare(runs: list[ComparedRun], which: str) -> Comparison:
+    """Compare what was read of runs. A recipe of another version may lack fields: there their value is None."""
+    names = dict.fromkeys(field for run in runs for field in run.recipe)
+    values = {field: [run.recipe.get(field) for run in runs] for field in names}
+    differing = {field: each for field, each in values.items() if any(value != each[0] for value in each)}
+    return Comparison(which, runs, differing, _seeds(runs))
 
 
 def _run(run: Run, which: str) -> ComparedRun:
@@ -65,7 +72,7 @@ def _seeds(runs: Sequence[ComparedRun]) -> list[Seeds]:
     for run in runs:
         if run.finished:
             groups.setdefault(repr(run.recipe | {"seed": None}), []).append(run)
-    return [_statistics(group) for group in groups.values() if len({run.recipe["seed"] for run in group}) > 1]
+    return [_statistics(group) for group in groups.values() if len({run.recipe.get("seed") for run in group}) > 1]
 
 
 def _statistics(group: Sequence[ComparedRun]) -> Seeds:

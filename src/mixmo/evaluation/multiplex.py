@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 
 from mixmo.evaluation.images import FileImages, dataset_images, is_dataset
-from mixmo.evaluation.models import Model, open_models
+from mixmo.evaluation.models import open_models
 from mixmo.evaluation.pipeline import predict_images
 from mixmo.inference.predict import check_multiplex
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import Scores, evaluate, plain
-from mixmo.models import Network, multiply_adds
+from mixmo.models import multiply_adds
 from mixmo.runs.directory import is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import track
@@ -25,7 +25,7 @@ class MultiplexRow(NamedTuple):
 
     images_per_pass: int
     members_per_image: float
-    multiply_adds: float | None  # per image; None where they are not known
+    multiply_adds: float  # per image
     images_per_second: float
     scores: Scores
 
@@ -64,25 +64,20 @@ def score_multiplexed(
         images = dataset_images(models[0], on, root, device).shuffled()
     else:
         images = FileImages(Path(on)).in_memory(models[0]).shuffled()
-    members, cost, rows = models[0].net.members, _cost(models), []
+    members, rows = models[0].net.members, []
+    cost = sum(multiply_adds(model.net, model.about.size) for model in models)  # of one image given to all members
     for count in track(range(1, members + 1), "measuring each number of images per pass"):
         (logits_MNK, labels_N), seconds = _timed(partial(predict_images, models, images, "predicting images", count))
         rows.append(
             MultiplexRow(
                 images_per_pass=count,
                 members_per_image=members / count,
-                multiply_adds=None if cost is None else cost / count,
+                multiply_adds=cost / count,
                 images_per_second=len(labels_N) / seconds,
                 scores=evaluate(logits_MNK, labels_N).ensemble,
             )
         )
     return MultiplexScores(which if any(map(is_run, paths)) else None, len(labels_N), device.type, rows)
-
-
-def _cost(models: Sequence[Model]) -> int | None:
-    """Multiply-adds of one image given to all members; not known for wrapped models, which may have any layers."""
-    counted = [multiply_adds(model.net, model.about.size) for model in models if isinstance(model.net, Network)]
-    return sum(counted) if len(counted) == len(models) else None
 
 
 def _timed(call: Callable[[], LabelledLogits]) -> tuple[LabelledLogits, float]:

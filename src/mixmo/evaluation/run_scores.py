@@ -34,7 +34,7 @@ def summary(run: Run) -> Summary:
         stored = run.read_scores()
         return Summary(*(stored[field] for field in Summary._fields))
     about, recipe = run.read_dataset(), run.recipe
-    net = recipe.network(len(about["classes"]), about["size"][0])
+    net = recipe.network(len(about["classes"]), tuple(about["size"]))
     best_by = "validation" if recipe.validation else "test"
     return Summary(parameters(net), multiply_adds(net, tuple(about["size"])), best_by, None)
 

@@ -1,7 +1,5 @@
 """Backbones of timm and torchvision: the name of the one in a wrapped network, and the model by its name."""
 
-import importlib
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
@@ -12,8 +10,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from mixmo.storage.weights import shapes
+from mixmo.surgery.libraries import make_model
 from mixmo.surgery.wrapped import Wrapped
-from mixmo.utils.errors import UserError, first_line
+from mixmo.utils.errors import UserError
 
 OPTIONS = {  # that a saved network may have; others read files
     "timm": ("num_classes", "in_chans", "img_size"),
@@ -31,21 +30,10 @@ def make(architecture: dict[str, Any]) -> nn.Module:
     source = library(architecture)
     if source is None:
         raise UserError(f"mixmo cannot build a {architecture['backbone']}; give the bare model by model=")
-    try:
-        module = importlib.import_module(source)
-    except (ImportError, RuntimeError) as error:  # the latter if torch and torchvision do not fit
-        raise UserError(f"{source} cannot be imported ({first_line(error)}); pip install {source}") from error
     name, options = architecture[source], architecture["options"]
-    known = module.is_model(name) if source == "timm" else name in module.models.list_models(module=module.models)
-    if not known or not set(options) <= set(OPTIONS[source]):  # some names and options of timm download or read files
-        raise UserError(f"{source} has no '{name}' with {', '.join(options)}; install the version of the saved network")
-    try:
-        with warnings.catch_warnings(action="ignore"):  # about initial weights, which are replaced
-            if source == "timm":
-                return module.create_model(name, pretrained=False, **options)  # type: ignore[no-any-return]
-            return module.models.get_model(name, weights=None, **options)  # type: ignore[no-any-return]
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        raise UserError(f"{source}'s '{name}' does not take {', '.join(options)} ({first_line(error)})") from error
+    if not set(options) <= set(OPTIONS[source]):
+        raise UserError(f"{source}'s '{name}' with {', '.join(options)} is not of this version; install a newer mixmo")
+    return make_model(source, name, options)
 
 
 def made_by(net: Wrapped) -> Iterator[dict[str, Any]]:

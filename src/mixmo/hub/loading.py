@@ -45,7 +45,8 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
         raise UserError(f"{where} holds {run.recipe.networks} networks; take each of its folders {where}/0, ...")
     net, step = load_network_and_step(run, which)
     net.about = _metadata(run, which, step)
-    if step is None and run.recipe.validation >= FEWEST:
+    training_images = run.read_dataset().get("images", [0])[0]  # earlier versions did not count them
+    if step is None and run.recipe.held_out(training_images) >= FEWEST:
         path = _logits(run, which)
         if path.is_file() or index_path(path).is_file():
             net.about = net.about.calibrated(validation_calibration(run, which))

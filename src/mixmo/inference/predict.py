@@ -15,6 +15,7 @@ from mixmo.inference.preparation import resize_and_crop
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.models.network import Ensemble, Network
 from mixmo.surgery.unwrap import unwrap_ensemble
+from mixmo.utils.device import autocast
 from mixmo.utils.errors import UserError, check_whole, first_line
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.memory import exhausted
@@ -91,7 +92,7 @@ def predict_split(
     device = split.images.device
     batch_size = batch_size or default_batch(device)
     work = Work("predicting test images" if split is dataset.test else "predicting images", len(split.labels))
-    with evaluating(net), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"), work:
+    with evaluating(net), autocast(device, precision), work:
         logits = []
         for batch in split.batches(batch_size, part):
             images = normalise(centre(batch.resident, size), dataset.mean, dataset.std)

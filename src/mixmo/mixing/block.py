@@ -21,6 +21,23 @@ def mixing_block(encodings: Sequence[Tensor], coefficients: Tensor | None) -> Te
     return mixed.to(encodings[0].dtype)
 
 
+def unmix(features: Tensor, visible: Tensor) -> Tensor:
+    """Pool the last feature maps (N, F, h, w) for each head by the weights `visible` (M, N, 1, h', w'): (M, N, F).
+
+        pooled_i = sum_hw v_i f / sum_hw v_i
+
+    Without a mask (v constant) this is global average pooling. Unmixing is of Sun et al., "Towards efficient feature
+    sharing in MIMO architectures" (CVPR workshops 2022); there the maps are multiplied and not normalised.
+    """
+    members, samples = visible.shape[:2]
+    if visible.shape[-2:] == (1, 1):
+        return features.mean((-2, -1)).expand(members, -1, -1)
+    height, width = features.shape[-2:]
+    weights = F.adaptive_avg_pool2d(visible.flatten(0, 1), (height, width)).view(members, samples, 1, -1)
+    weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-6)
+    return (features.flatten(2) * weights.to(features.dtype)).sum(-1)
+
+
 def _resized(coefficients: Tensor, features: Tensor) -> Tensor:
     """Coefficients at the resolution of the features; nearest, so that masks stay binary."""
     size = features.shape[-2:]

@@ -10,7 +10,7 @@ from mixmo.utils.errors import UserError
 TOLERANCE = 0.02  # of the sum of soft targets, which may be bfloat16
 
 
-def loss(logits: Tensor, mix: Mix) -> Tensor:
+def loss(logits: Tensor, mix: Mix, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None) -> Tensor:
     """Return the MixMo loss: each head's cross-entropy, weighted by how visible its input is.
 
         L = sum_i mean_n w_r(kappa_i) CE(y_i, d_i)      (equation 1)
@@ -20,6 +20,8 @@ def loss(logits: Tensor, mix: Mix) -> Tensor:
     Args:
         logits: Logits d_i of every head for the mixed batch, (heads, N, K): `net(mix)`.
         mix: The mixed batch, with the targets y_i and the weights w_r(kappa_i).
+        label_smoothing: Share of each target that is spread over all classes.
+        class_weights: Weight of each class (K,), as in `torch.nn.functional.cross_entropy`.
 
     Returns:
         The loss, 0-dim.
@@ -28,7 +30,13 @@ def loss(logits: Tensor, mix: Mix) -> Tensor:
         UserError: If logits and targets do not fit, or (on a CPU) a label is not a class.
     """
     logits_MNK, targets = _checked(logits, mix)
-    entropy_MN = F.cross_entropy(logits_MNK.flatten(0, 1), targets.flatten(0, 1), reduction="none").view_as(mix.weights)
+    entropy_MN = F.cross_entropy(
+        logits_MNK.flatten(0, 1),
+        targets.flatten(0, 1),
+        class_weights,
+        reduction="none",
+        label_smoothing=label_smoothing,
+    ).view_as(mix.weights)
     return (mix.weights * entropy_MN).mean(1).sum()
 
 

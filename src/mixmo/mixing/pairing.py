@@ -26,17 +26,12 @@ def draw_order(*shape: int, device: torch.device, generator: Generator | None = 
     return (order + first).flatten(-2)
 
 
-def pair(
-    unique_n: Tensor, repetition: int, order_MN: Tensor, rho: float = 0.0, u_N: Tensor | None = None, ghosts: int = 1
-) -> Tensor:
+def pair(unique_n: Tensor, repetition: int, order_MN: Tensor, same_N: Tensor | None = None, ghosts: int = 1) -> Tensor:
     """Indices (M, N) of each member's images: the n = N / b samples, each b times, in M independent orders.
 
-    An image may be mixed with itself. With MIMO's input repetition, a share rho of the samples shows one image to all
-    members. `order_MN` comes from `draw_order`; `u_N` is uniform. Ghost batches have n / `ghosts` samples each.
+    An image may be mixed with itself. With MIMO's input repetition, the samples `same_N` show one image to all members.
+    `order_MN` comes from `draw_order`. Ghost batches have n / `ghosts` samples each.
     """
     batch_N = unique_n.view(ghosts, -1).repeat(1, repetition).flatten()
     index_MN = batch_N[order_MN]
-    if rho > 0:
-        assert u_N is not None
-        index_MN = torch.where(u_N < rho, index_MN[:1], index_MN)
-    return index_MN
+    return index_MN if same_N is None else torch.where(same_N, index_MN[:1], index_MN)

@@ -26,6 +26,7 @@ class Mix(NamedTuple):
         targets: Labels y_i: class indices (heads, N), or soft targets (heads, N, K) that sum to one.
         weights: Loss weights w_r(kappa_i), (heads, N). They sum to the number of heads.
         feature_mixing: Feature-space baselines of single networks only.
+        visible: For unmixing: weight of each position in each head's pooling, (M, N, 1, h, w); None pools plainly.
     """
 
     images: Tensor
@@ -33,6 +34,7 @@ class Mix(NamedTuple):
     targets: Tensor
     weights: Tensor
     feature_mixing: FeatureMixing | None = None
+    visible: Tensor | None = None
 
     def to(self, where: device | str, *, non_blocking: bool | None = None) -> "Mix":
         """Move all tensors to a device; by default copies to an accelerator do not block the host, as in Lightning."""
@@ -44,4 +46,6 @@ class Mix(NamedTuple):
         mixing = self.feature_mixing
         if mixing is not None:
             mixing = FeatureMixing(moved(mixing.partner), tuple(map(moved, mixing.shares)))
-        return Mix(moved(self.images), moved(self.coefficients), moved(self.targets), moved(self.weights), mixing)
+        visible = None if self.visible is None else moved(self.visible)
+        images, coefficients = moved(self.images), moved(self.coefficients)
+        return Mix(images, coefficients, moved(self.targets), moved(self.weights), mixing, visible)

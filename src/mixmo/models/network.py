@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mixmo.mixing.block import mixing_block
+from mixmo.mixing.block import mixing_block, unmix
 from mixmo.mixing.types import FeatureMixing, Mix
 from mixmo.models.metadata import About
 from mixmo.utils.errors import UserError
@@ -56,7 +56,7 @@ class Ensemble(nn.Module):
         """
         if isinstance(x, Mix):
             _check_images(x.images, 5)
-            return self.read(x.images, x.coefficients, x.feature_mixing)
+            return self.read(x.images, x.coefficients, x.feature_mixing, x.visible)
         _check_images(x, 4)
         return self.each(x).mean(0)
 
@@ -65,7 +65,11 @@ class Ensemble(nn.Module):
         return self.read(images_NCHW.expand(self.members, *images_NCHW.shape))
 
     def read(
-        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
+        self,
+        images_MNCHW: Tensor,
+        coefficients: Tensor | None = None,
+        feature_mixing: FeatureMixing | None = None,
+        visible: Tensor | None = None,
     ) -> Tensor:
         """Return the logits of every head for M images per sample.
 
@@ -73,6 +77,7 @@ class Ensemble(nn.Module):
             images_MNCHW: One image per member and sample.
             coefficients: How their encodings are mixed, (M, N, 1, h, w) as in a `Mix`; the plain sum without.
             feature_mixing: Feature mixing of single networks (Manifold Mixup, PatchUp).
+            visible: For unmixing: weight of each position in each head's pooling, (M, N, 1, h, w) as in a `Mix`.
 
         Returns:
             Logits (heads, N, K).
@@ -130,11 +135,18 @@ class Network(Ensemble):
         self.concat = concat
 
     def read(
-        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
+        self,
+        images_MNCHW: Tensor,
+        coefficients: Tensor | None = None,
+        feature_mixing: FeatureMixing | None = None,
+        visible: Tensor | None = None,
     ) -> Tensor:
         self.check_count(images_MNCHW)
         encoded = [self.encoders[m % len(self.encoders)](x) for m, x in enumerate(images_MNCHW.unbind(0))]
         features = torch.cat(encoded, dim=1) if self.concat else mixing_block(encoded, coefficients)
+        if visible is not None:
+            pooled = unmix(self.core.maps(features), visible)  # type: ignore[operator]
+            return torch.stack([head(x) for head, x in zip(self.heads, pooled.unbind(0), strict=True)])
         pooled = self.core(features) if feature_mixing is None else self.core(features, feature_mixing)
         return torch.stack([head(pooled) for head in self.heads])
 
@@ -155,13 +167,17 @@ class Stages(nn.Module):
         self.after = after or nn.Identity()
 
     def forward(self, features: Tensor, mixing: FeatureMixing | None = None) -> Tensor:
+        return self.maps(features, mixing).mean((-2, -1))
+
+    def maps(self, features: Tensor, mixing: FeatureMixing | None = None) -> Tensor:
+        """Return the last feature maps (N, F, h, w), before pooling."""
         features = self.before(features)
         for k, stage in enumerate(self.stages):
             if mixing is not None and k < len(mixing.shares):
                 features = torch.lerp(features[mixing.partner], features, mixing.shares[k].to(features.dtype))
             features = stage(features)
-        pooled: Tensor = self.after(features).mean((-2, -1))
-        return pooled
+        last: Tensor = self.after(features)
+        return last
 
 
 def initialise(module: M, *, linear_std: float | None = None) -> M:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixmo.evaluation.analysis.filters import encoder_norms
+from mixmo.evaluation.analysis.filters import encoder_norms, encoders
 from mixmo.evaluation.analysis.summary import channel_separation
 from mixmo.plots.style import COLOURS, figure, run_names, styled
 from mixmo.runs.directory import Run
@@ -31,7 +31,7 @@ def draw(runs: Sequence[Run], which: str = "last") -> Any:
     """Draw one panel per run: one group of bars per channel, one bar per member."""
     nets = [load_network(run, which) for run in runs]
     names = run_names([run.path for run in runs])
-    members = max(len(net.encoders) for net in nets)
+    members = max(len(encoders(net)) for net in nets)
     with styled():
         drawn = figure(6.4, 1.75 * len(nets) + 0.4)
         grid = drawn.subplots(len(nets), 1, squeeze=False)[:, 0]
@@ -49,6 +49,6 @@ def draw(runs: Sequence[Run], which: str = "last") -> Any:
             axes.set(xlim=(-0.6, channels - 0.4), xticks=[], ylabel=r"$\ell_1$ norm")
         grid[-1].set_xlabel("encoder channels, by the member that uses them most")
         if members > 1:
-            widest = max(zip(grid, nets, strict=True), key=lambda pair: len(pair[1].encoders))[0]
+            widest = max(zip(grid, nets, strict=True), key=lambda pair: len(encoders(pair[1])))[0]
             drawn.legend(*widest.get_legend_handles_labels(), loc="outside lower center", ncols=min(6, members))
     return drawn

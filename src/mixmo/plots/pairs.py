@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from mixmo.data.types import Dataset
-from mixmo.engine.batch import Batches
-from mixmo.engine.preflight import check_fit
+from mixmo.engine.batch import Batches, Now
+from mixmo.engine.preflight import check_fit, check_mask
 from mixmo.mixing.types import Mix
 from mixmo.plots.style import COLOURS, FAINT, INK, figure, row_title, show_image, styled, tinted
 from mixmo.recipes import Recipe
@@ -29,21 +29,23 @@ def prepare(recipe: Recipe, dataset: Dataset, shown: int = SHOWN, seed: int = 0)
     """
     check_fit(recipe, dataset)
     generator = Generator().manual_seed(seed)
-    batches = Batches(recipe, dataset, dataset.train)
+    net = recipe.network(len(dataset.classes), recipe.seen(dataset.size))
+    check_mask(recipe, net, dataset.size)
+    batches = Batches(recipe, dataset, dataset.train, net=net)
     unique = torch.randperm(len(dataset.train.labels), generator=generator)[: recipe.batch_size // recipe.repetition]
     draws = batches.draw(unique, generator)
-    chance = torch.tensor(float(recipe.p > 0))
-    mix = batches.mix(draws, chance)
+    now = Now.at(float(recipe.p > 0))
+    mix = batches.mix(draws, now)
     plain = draws._replace(augmix=None, pixel=None, feature_mixing=None)
-    untouched = Batches(recipe.replace(crop=0, crop_scale=1.0, flip=False), dataset, dataset.train)
+    untouched = Batches(recipe.replace(crop=0, crop_scale=1.0, flip=False), dataset, dataset.train, net=net)
     middle = plain._replace(crop=torch.full_like(plain.crop, 0.5))
-    stages = {"raw": untouched.mix(middle, chance)}
+    stages = {"raw": untouched.mix(middle, now)}
     cropped = recipe.crop > 0 or recipe.crop_scale < 1 or recipe.size is not None
     if cropped or recipe.flip:
         words = [word for word, used in (("cropped", cropped), ("flipped", recipe.flip)) if used]
-        stages[", ".join(words)] = batches.mix(plain, chance)
+        stages[", ".join(words)] = batches.mix(plain, now)
     if recipe.augmix:
-        stages["AugMix"] = batches.mix(plain._replace(augmix=draws.augmix), chance)
+        stages["AugMix"] = batches.mix(plain._replace(augmix=draws.augmix), now)
     if recipe.pixel != "none":
         stages[recipe.pixel] = mix
     merged = recipe.members > 1 and recipe.mask != "concat"

@@ -2,9 +2,12 @@
 
 cifar100/cut-mixmo         WRN-28-10 on CIFAR-100, 300 epochs, as in the paper
 cifar100/cut-mixmo-fast    the same method and network with a short schedule
+finetune/cut-mixmo         a pretrained backbone on your own images
 """
 
 from mixmo.recipes.fast import FAST, METHODS_FAST, SUFFIX
+from mixmo.recipes.finetune import FINETUNE, METHODS_FINETUNE
+from mixmo.recipes.finetune import NAME as FINETUNING
 from mixmo.recipes.methods import METHODS
 from mixmo.recipes.protocols import PROTOCOLS
 from mixmo.recipes.schema import Recipe
@@ -14,9 +17,10 @@ __all__ = ["METHODS", "PROTOCOLS", "Recipe", "named", "names", "summary"]
 
 
 def names() -> list[str]:
-    """Return the names of all recipes: every data set with every method, then the fast ones."""
+    """Return the names of all recipes: every data set with every method, then the fast ones and fine-tuning."""
     published = [f"{dataset}/{method}" for dataset in PROTOCOLS for method in METHODS]
-    return published + [f"{dataset}/{method}{SUFFIX}" for dataset in FAST for method in METHODS_FAST]
+    fast = [f"{dataset}/{method}{SUFFIX}" for dataset in FAST for method in METHODS_FAST]
+    return [*published, *fast, *(f"{FINETUNING}/{method}" for method in METHODS_FINETUNE)]
 
 
 def named(name: str) -> Recipe:
@@ -30,7 +34,8 @@ def named(name: str) -> Recipe:
     dataset, _, method = name.partition("/")
     fast = FAST[dataset] if method.endswith(SUFFIX) else {}
     chosen = METHODS[method.removesuffix(SUFFIX)]
-    return Recipe(**{**PROTOCOLS[dataset].changes, **fast, **chosen.changes, **chosen.on.get(dataset, {})})
+    protocol = FINETUNE if dataset == FINETUNING else PROTOCOLS[dataset].changes
+    return Recipe(**{**protocol, **fast, **chosen.changes, **chosen.on.get(dataset, {})})
 
 
 def summary(name: str) -> str:

@@ -1,6 +1,7 @@
 """The values that a field of the recipe may take: declared with the field, checked by one function."""
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -45,11 +46,12 @@ PROBABILITY = Range(0, 1)
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """A name from a registry, to which users may add; with `none`, also "none"."""
+    """A name from a registry, to which users may add; with `none`, also "none"; also names that match `others`."""
 
     kind: str
     registry: Iterable[str]
     none: bool = False
+    others: re.Pattern[str] | None = None
 
     def names(self) -> list[str]:
         return ["none", *self.registry] if self.none else list(self.registry)
@@ -68,7 +70,11 @@ def check_field(name: str, value: object, hint: Any) -> None:
     if not has_type(value, kind) or not all(number in each for each in ranges for number in numbers):
         allowed = " ".join(map(str, (kind.__name__ if isinstance(kind, type) else kind, *ranges)))
         raise UserError(f"{name} = {value!r}; it must be {allowed}")
-    names = {rule.kind: rule.names() for rule in rules if isinstance(rule, OneOf)}
+    names = {
+        rule.kind: rule.names()
+        for rule in rules
+        if isinstance(rule, OneOf) and not (rule.others and rule.others.fullmatch(str(value)))
+    }
     if get_origin(kind) is Literal:
         names = {name: list(get_args(kind))}
     for what, known in names.items():

@@ -5,13 +5,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_type_hints
 
+from mixmo.augment.auto_augment import AUTO_AUGMENT
 from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.baselines.feature_mixing import FEATURE_MIXING
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.baselines.saliency.comixup import part_size
 from mixmo.mixing.mixer import Mixer
-from mixmo.models import FAMILIES, Network, create
+from mixmo.models import FAMILIES, Ensemble, create
 from mixmo.recipes.fields import PROBABILITY, OneOf, Range, above, at_least, check_field
+from mixmo.surgery.backbones import BACKBONES, wrap_backbone
 from mixmo.utils.errors import UserError, unknown
 
 RENAMED = {"hidden": "feature_mixing"}  # fields by the names that earlier versions wrote
@@ -29,15 +31,28 @@ class Recipe:
     """Data set (`mixmo list datasets`)."""
     val: Annotated[float, Range(0, 1, "[)")] = 0.0
     """Share of each class held out as the test set, the same for every seed; for folders without val/ and test/."""
-    validation: Annotated[int, at_least(0)] = 0
-    """Training images held out at random to select the best epoch; 0 selects it on the test set, as the paper did."""
+    validation: Annotated[float, at_least(0)] = 0
+    """Training images held out at random to select the best epoch: a number, or a share below 1; 0 selects it on the
+    test set, as the paper did."""
+    balance: Literal["none", "loss", "sampling"] = "none"
+    """For classes of uneven size: weight the loss by inverse frequency, or sample all classes equally often."""
 
-    model: Annotated[str, OneOf("model family", FAMILIES)] = "wrn"
-    """Network family (`mixmo list models`)."""
+    model: Annotated[str, OneOf("model", FAMILIES, others=BACKBONES)] = "wrn"
+    """Network family (`mixmo list models`), or a backbone: timm/NAME, torchvision/NAME or module:function."""
     depth: int = 28
-    """Depth d of the network, in layers."""
+    """Depth d of the network, in layers; of a family."""
     width: Annotated[int, at_least(1)] = 10
-    """Width multiplier w of the network."""
+    """Width multiplier w of the network; of a family."""
+    pretrained: bool = False
+    """Start from the published weights of the backbone (timm, torchvision); `weights` and `start` replace them."""
+    weights: str | None = None
+    """File of pretrained weights of the backbone: safetensors, or a state dict of torch.save; `start` replaces them."""
+    stem: str | None = None
+    """Name of the backbone's first layer, where it is not found. By default it is found."""
+    head: str | None = None
+    """Name of the backbone's last layer, where it is not found. By default it is found."""
+    drop_path: Annotated[float, Range(0, 1, "[)")] = 0.0
+    """Drop path (stochastic depth) rate of the backbone."""
     members: Annotated[int, at_least(1)] = 2
     """Subnetworks M, each with its own input; 1 is a standard network."""
     encoders: int | None = None
@@ -47,6 +62,12 @@ class Recipe:
 
     start: str | None = None
     """Pretrained network to start from: run directory, saved folder, shipped name or Hub name. By default none."""
+    diversity: Annotated[float, PROBABILITY] = 0.5
+    """Initial diversity of members that start from one pretrained network, from 0 (identical) to 1 (own channels)."""
+    teacher: str | None = None
+    """Trained network whose predictions the heads learn too, given as `start` is. By default none."""
+    teacher_weight: Annotated[float, PROBABILITY] = 0.5
+    """With a teacher: share of its predictions in the targets."""
 
     networks: Annotated[int, at_least(1)] = 1
     """Networks trained independently with consecutive seeds and evaluated as one ensemble."""
@@ -63,15 +84,26 @@ class Recipe:
     """Input that each head is trained on: own, random, predominant or interpolated (ablation)."""
     rho: Annotated[float, PROBABILITY] = 0.0
     """Input repetition (MIMO): probability that all members get the same image with the same crop."""
+    unmix: Literal["none", "mask", "fadeout"] = "none"
+    """Unmixing: each head pools the last features under its own mask; fadeout ends as plain pooling."""
+    curriculum: Literal["none", "ratio", "repetition"] = "none"
+    """In the first half of training, mixing ratios start at almost one image, or input repetition starts at 1."""
 
     size: Annotated[int | None, at_least(1)] = None
-    """Side of the network's input, in pixels: a random crop in training, the center crop in testing. By default all."""
+    """Side of the network's input, in pixels: a random crop in training, the center crop in testing; smaller images are
+    enlarged. By default all."""
     crop: Annotated[int, at_least(0)] = 4
     """Padding of the random crop, in pixels; 0 for no padding."""
     crop_scale: Annotated[float, Range(0, 1, "(]")] = 1.0
     """Smallest area of the random resized crop, as a fraction of the image; 1 crops without resizing."""
     flip: bool = True
     """Random horizontal flip."""
+    color_jitter: Annotated[float, PROBABILITY] = 0.0
+    """Color jitter: brightness, contrast and saturation change by factors of up to 1 +- this."""
+    auto_augment: Annotated[str, OneOf("augmentation policy", AUTO_AUGMENT, none=True)] = "none"
+    """Augmentation policy: trivialaugment or randaugment."""
+    random_erase: Annotated[float, PROBABILITY] = 0.0
+    """Random erasing: probability that a box of the image is erased."""
 
     augmix: bool = False
     """AugMix: chains of random image operations, mixed with the original image."""
@@ -100,14 +132,30 @@ class Recipe:
     """Ghost batch size: so many images are paired, mixed and normalised independently; 0 for the whole batch."""
     repetition: Annotated[int, at_least(1)] = 2
     """Batch repetition b: each image occurs b times per batch; b times the steps, 1 / b of the learning rate."""
+    grad_accum_steps: Annotated[int, at_least(1)] = 1
+    """Gradient accumulation: parts of the batch that are computed one after the other."""
     epochs: Annotated[int, at_least(1)] = 300
     """Passes over the training set."""
     lr: Annotated[float, above(0)] = 0.1
     """Learning rate for a batch size of 128; the optimiser uses lr / b * batch_size / 128."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """Optimiser."""
     momentum: Annotated[float, Range(0, 1, "[)")] = 0.9
-    """Nesterov momentum of SGD."""
+    """Nesterov momentum of SGD, or beta_1 of AdamW."""
+    beta2: Annotated[float, Range(0, 1, "[)")] = 0.999
+    """beta_2 of AdamW."""
     weight_decay: Annotated[float, at_least(0)] = 6e-4
-    """Weight decay of all parameters. 6e-4 is the paper's l2 factor 3e-4: its code adds 3e-4 |w|^2 to the loss."""
+    """Weight decay. 6e-4 is the paper's l2 factor 3e-4: its code adds 3e-4 |w|^2 to the loss."""
+    decay_norms: bool = True
+    """Weight decay of norms, biases and other vectors too."""
+    layer_decay: Annotated[float, Range(0, 1, "(]")] = 1.0
+    """Layer-wise learning-rate decay: factor per block, from the last one down to the first."""
+    head_lr: Annotated[float, above(0)] = 1.0
+    """Factor of the learning rate of the heads, and of the stems of several members."""
+    clip_grad: Annotated[float, at_least(0)] = 0.0
+    """Largest norm of the gradient; 0 does not clip."""
+    label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.0
+    """Label smoothing: share of the target that is spread over all classes."""
     warmup: Annotated[float, at_least(0)] = 1.0
     """Linear warm-up of the learning rate, in epochs."""
     schedule: Literal["step", "cosine"] = "step"
@@ -117,10 +165,12 @@ class Recipe:
     decay_rate: Annotated[float, above(0)] = 0.1
     """With the step schedule: factor of each decay."""
     average: Annotated[float, at_least(0)] = 0.0
-    """Evaluate an exponential moving average of the weights over so many epochs; 0 evaluates the last weights."""
+    """Evaluate an exponential moving average (EMA) of the weights over so many epochs; 0 evaluates the last weights."""
+    patience: Annotated[int, at_least(0)] = 0
+    """Early stopping: epochs without a better Top1 on the validation images; 0 trains all epochs."""
 
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision of the arithmetic; the weights are float32 in both."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of the arithmetic; the weights are float32 in all. fp16 scales the loss."""
     seed: Annotated[int, at_least(0)] = 0
     """Random seed of the initial weights and of all random draws."""
 
@@ -129,7 +179,10 @@ class Recipe:
             check_field(name, getattr(self, name), hint)
         self._check_batches()
         self._check_members()
-        self.mixer()  # checks mask, alpha, p, r and association; the network family checks the depth
+        self._check_backbone()
+        self.mixer()  # checks mask, alpha, p, r and association
+        if not self.is_backbone:
+            FAMILIES[self.model](self.depth, self.width)  # checks the depth
 
     def _check_batches(self) -> None:
         n, ghost, b = self.batch_size, self.ghost, self.repetition
@@ -137,6 +190,11 @@ class Recipe:
             raise UserError(f"batch_size = {n} must be a multiple of repetition b = {b}")
         if ghost and (n % ghost or ghost % b):
             raise UserError(f"ghost = {ghost} must divide batch_size = {n} and be a multiple of repetition b = {b}")
+        if n % (parts := self.grad_accum_steps) or (ghost and n // parts % ghost):
+            whole = f"ghost = {ghost} images" if ghost else "equal parts"
+            raise UserError(f"batch_size = {n} cannot be divided into grad_accum_steps = {parts} parts of {whole}")
+        if self.patience and not self.validation:
+            raise UserError(f"patience = {self.patience} needs held-out images; give validation, such as 0.1")
         if self.saliency == "co-mixup" and part_size(n) < 3:
             raise UserError(f"batch_size = {n} must have a divisor from 3 to 20: co-mixup mixes equal parts of a batch")
 
@@ -155,10 +213,26 @@ class Recipe:
                 "trained on interpolated labels (association = interpolated); set both or none"
             )
 
+    def _check_backbone(self) -> None:
+        own = {"encoders": None, "heads": None, "feature_mixing": "none", "subnets": 0, "association": "own"}
+        backbones = {"pretrained": False, "weights": None, "stem": None, "head": None, "drop_path": 0.0}
+        fields, kind = (own, "network families") if self.is_backbone else (backbones, "backbones such as timm/NAME")
+        for name, default in fields.items():
+            if (value := getattr(self, name)) != default:
+                raise UserError(f"{name} = {value} is for {kind}, not for model = {self.model}; leave it out")
+        if self.is_backbone and self.mask == "concat":
+            raise UserError(f"mask = concat changes the layer after the stem; {self.model} takes another mask")
+        if self.teacher and (self.saliency != "none" or self.association != "own"):
+            raise UserError("a teacher needs association = own and no saliency; leave one of them out")
+
     @property
-    def stride(self) -> int:
-        """Stride of the encoders: image pixels per position of their features."""
-        return FAMILIES[self.model](self.depth, self.width).stride
+    def is_backbone(self) -> bool:
+        """Whether the network is a wrapped classifier of a library or of the user."""
+        return BACKBONES.fullmatch(self.model) is not None
+
+    def held_out(self, samples: int) -> int:
+        """Return the number of validation images out of so many training images."""
+        return round(self.validation * samples) if self.validation < 1 else round(self.validation)
 
     def seen(self, size: tuple[int, int, int]) -> tuple[int, int, int]:
         """Return the size (C, H, W) of the network's input for images of a size (C, H, W)."""
@@ -176,15 +250,34 @@ class Recipe:
 
     @property
     def architecture(self) -> str:
-        """Name of the network for `mixmo.create`, such as wrn28_10."""
-        return f"{self.model}{self.depth}_{self.width}"
+        """Name of the network: of the backbone, or for `mixmo.create`, such as wrn28_10."""
+        return self.model if self.is_backbone else f"{self.model}{self.depth}_{self.width}"
 
-    def mixer(self) -> Mixer:
-        """Return the mixer of the batches, at the resolution of the encoders' features."""
-        return Mixer(self.mask, self.members, self.alpha, self.p, self.r, self.stride, self.association)
+    def mixer(self, stride: int = 1) -> Mixer:
+        """Return the mixer of the batches, at the resolution of the encoders' features: `net.stride`."""
+        return Mixer(self.mask, self.members, self.alpha, self.p, self.r, stride, self.association)
 
-    def network(self, classes: int, channels: int = 3) -> Network:
-        """Return a new network, initialised from torch's global random generator."""
+    def network(self, classes: int, size: tuple[int, int, int], trained: bool = False) -> Ensemble:
+        """Return a new network, initialised from torch's global random generator.
+
+        Args:
+            classes: Number of classes.
+            size: (C, H, W) of the images that it reads.
+            trained: Read the pretrained weights of a backbone, if the recipe has some.
+        """
+        if self.is_backbone:
+            return wrap_backbone(
+                self.model,
+                classes,
+                size,
+                members=self.members,
+                stem=self.stem,
+                head=self.head,
+                diversity=self.diversity,
+                drop_path=self.drop_path,
+                pretrained=self.pretrained and trained and not (self.weights or self.start),
+                weights=self.weights if trained and not self.start else None,
+            )
         return create(
             self.architecture,
             classes,
@@ -192,7 +285,7 @@ class Recipe:
             encoders=self.encoders,
             heads=self.heads,
             concat=self.mask == "concat",
-            channels=channels,
+            channels=size[0],
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def h200() -> Speed:
 def run_seconds(recipe: Recipe, speed: Speed) -> float:
     """Return the seconds of a whole run: steps, prediction and scores after every epoch, compilation."""
     facts = FACTS[recipe.dataset]
-    steps = Schedule(recipe, facts.samples - recipe.validation).steps
+    steps = Schedule(recipe, facts.samples - recipe.held_out(facts.samples)).steps
     # Of forward and backward, a third is forward.
     predicting = facts.tested * (speed.image + speed.operation * size_of(recipe)["multiply_adds"]) / 3
     scoring = SCORING * facts.tested

@@ -8,6 +8,7 @@ a file `kept`. The best weights lie beside them as `best-<step>.safetensors`; st
 import json
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from mixmo.storage.weights import UNFINISHED, load_tensors, load_weights, save_t
 from mixmo.utils.errors import UserError
 
 T = TypeVar("T")
+MOMENTUM = "momentum_buffer"
 
 
 @dataclass
@@ -35,6 +37,7 @@ class State:
     best_step: int | None = None
     best_top1: float = -1.0
     seconds: float = 0.0  # training time so far
+    loss_scale: tuple[float, int] | None = None  # of fp16, and steps since it last grew
     logged: dict[int, str] | None = None  # checksums of the lines in metrics.jsonl; None from earlier versions
 
 
@@ -94,7 +97,7 @@ class Checkpoints:
     ) -> None:
         """Write a checkpoint in the background. The next `save` or `wait` raises its errors."""
         self.wait()
-        parts = {"weights": Snapshot(net.state_dict()), "optimizer": Snapshot(momentum(net, optimizer))}
+        parts = {"weights": Snapshot(net.state_dict()), "optimizer": Snapshot(moments(net, optimizer))}
         if average is not None:
             parts["average"] = Snapshot(average.state_dict())
         # The best weights are copies already, and replaced rather than changed.
@@ -173,12 +176,15 @@ class Checkpoints:
             load_weights(net, checkpoint / "weights.safetensors")
             if average is not None:
                 load_weights(average, checkpoint / "average.safetensors")
-            buffers = load_tensors(checkpoint / "optimizer.safetensors")
+            buffers: dict[str, dict[str, Tensor]] = defaultdict(dict)
+            for stored, buffer in load_tensors(checkpoint / "optimizer.safetensors").items():
+                key, _, name = stored.rpartition(":")
+                buffers[name][key or MOMENTUM] = buffer
             for name, parameter in net.named_parameters():
-                if name in buffers:
+                for key, buffer in buffers.get(name, {}).items():
                     # In the parameter's own memory format: the fused kernel walks both in storage order.
-                    buffer = torch.empty_like(parameter, requires_grad=False).copy_(buffers[name])
-                    optimizer.state[parameter]["momentum_buffer"] = buffer
+                    like = parameter if buffer.shape == parameter.shape else buffer.to(parameter.device)
+                    optimizer.state[parameter][key] = torch.empty_like(like, requires_grad=False).copy_(buffer)
             check_sums(checkpoint)
             return state
 
@@ -256,6 +262,11 @@ def unusable(checkpoint: Path, error: Exception) -> UserError:
     )
 
 
-def momentum(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    buffers = {name: optimizer.state[p].get("momentum_buffer") for name, p in net.named_parameters()}
-    return {name: buffer for name, buffer in buffers.items() if buffer is not None}
+def moments(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the state of the optimiser by parameter: NAME for the momentum of SGD, KEY:NAME for others."""
+    return {
+        name if key == MOMENTUM else f"{key}:{name}": buffer
+        for name, parameter in net.named_parameters()
+        for key, buffer in optimizer.state.get(parameter, {}).items()
+        if buffer is not None
+    }

@@ -9,6 +9,7 @@ last.safetensors     final weights;  best.safetensors: weights of the best epoch
 logits-last.safetensors, logits-best.safetensors    test logits (heads, N, K) of every head, and the labels
 scores.json          scores of the last and the best epoch; written last
 SHA256SUMS           checksums of the files of a finished run, verified when a file is read
+report.html          what there is to look at (`mixmo report`)
 .lock                held by the process that trains
 """
 

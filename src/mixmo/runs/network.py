@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from mixmo.models import Network
+from mixmo.models import Ensemble
 from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.directory import WHICH, Run
 from mixmo.storage.weights import load_weights
@@ -16,18 +16,18 @@ class Unfinished(UserWarning):
     """A run has not finished: its scores and predictions are those of intermediate weights."""
 
 
-def load_network(run: Run, which: str = "last") -> Network:
+def load_network(run: Run, which: str = "last") -> Ensemble:
     """Return the network of a run on the CPU in eval mode; of an unfinished run, as in its newest checkpoint."""
     return load_network_and_step(run, which)[0]
 
 
 @on_cpu
-def load_network_and_step(run: Run, which: str) -> tuple[Network, int | None]:
+def load_network_and_step(run: Run, which: str) -> tuple[Ensemble, int | None]:
     """Return the network of a run and, with a warning if the run has not finished, the step that it is of."""
     if which not in WHICH:
         raise unknown("epoch", which, WHICH)
     dataset, recipe, step = run.read_dataset(), run.recipe, None
-    net = recipe.network(len(dataset["classes"]), dataset["size"][0])
+    net = recipe.network(len(dataset["classes"]), tuple(dataset["size"]))
     if run.is_finished():
         load_weights(net, run.path / f"{which}.safetensors")
     else:

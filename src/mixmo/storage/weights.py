@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors.torch
@@ -114,16 +115,21 @@ def shapes(net: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in net.state_dict().items()}
 
 
-def differences(wanted: dict[str, torch.Size], given: dict[str, Tensor]) -> list[str]:
+def differences(wanted: Mapping[str, torch.Size], given: Mapping[str, Tensor]) -> list[str]:
     """Return a phrase for each tensor that is missing, has another shape, or is unknown.
 
     >>> differences({"a": torch.Size([2]), "b": torch.Size([3])}, {"a": torch.zeros(4), "c": torch.zeros(1)})
     ['a is (4,) there and (2,) in the network', 'b is missing there', 'c is unknown to the network']
     """
-    found = []
+    return list(mismatches(wanted, given).values())
+
+
+def mismatches(wanted: Mapping[str, torch.Size], given: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return `differences` by the names of the tensors."""
+    found = {}
     for name, shape in wanted.items():
         if name not in given:
-            found.append(f"{name} is missing there")
+            found[name] = f"{name} is missing there"
         elif given[name].shape != shape:
-            found.append(f"{name} is {tuple(given[name].shape)} there and {tuple(shape)} in the network")
-    return found + [f"{name} is unknown to the network" for name in given if name not in wanted]
+            found[name] = f"{name} is {tuple(given[name].shape)} there and {tuple(shape)} in the network"
+    return found | {name: f"{name} is unknown to the network" for name in given if name not in wanted}

@@ -81,7 +81,7 @@ def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
             return heads
     problem = "its logits are changed; remove a softmax" if fitting else "no layer outputs them (no classifier?)"
     last = ", ".join(layer.name for layer in (fitting or seen)[-NAMED:])
-    raise UserError(f"the head of the {classes} classes is not found: {problem}, or name it by head= (such as {last})")
+    raise UserError(f"the head of the {classes} classes is not found: {problem}, or name it by head (such as {last})")
 
 
 def _check_end(trial: Trial, layers: dict[str, nn.Module], ends: dict[str, nn.Module], seen: Sequence[Call]) -> None:
@@ -92,7 +92,7 @@ def _check_end(trial: Trial, layers: dict[str, nn.Module], ends: dict[str, nn.Mo
         if end is None or not torch.equal(call.output, trial.logits):
             continue
         if isinstance(end, PROBABILITIES) or not any(torch.equal(given, call.input.flatten(1)) for given in logits):
-            raise UserError(f"the model ends with {end} ('{call.name}'), not logits; remove it, or name the head=")
+            raise UserError(f"the model ends with {end} ('{call.name}'), not logits; remove it, or name a head")
 
 
 def _doubles(model: nn.Module, trial: Trial, heads: Sequence[Head]) -> bool:
@@ -171,7 +171,7 @@ def _no_stem(model: nn.Module, found: Sequence[str], seen: Sequence[Call], names
         what = f"stem '{', '.join(names)}' does not read the image"
     else:
         what = "the model begins with no convolution or patch embedding"
-    return UserError(f"{what}; name the stem by stem= (such as {', '.join(list(_layers(model))[:NAMED])})")
+    return UserError(f"{what}; name the first layer by stem (such as {', '.join(list(_layers(model))[:NAMED])})")
 
 
 def class_dim(layer: nn.Module, output: Tensor, classes: int) -> int:

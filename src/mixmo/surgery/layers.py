@@ -1,4 +1,4 @@
-"""What replaces a backbone's first and last layers: M encoders with the mixing block, M heads."""
+"""What replaces layers of a backbone: M encoders with the mixing block, the pooling of unmixing, M heads."""
 
 import traceback
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixmo.mixing.block import mixing_block
+from mixmo.mixing.block import mixing_block, unmix
 from mixmo.models.network import Ensemble
 from mixmo.utils.errors import UserError
 
@@ -73,17 +73,45 @@ class Encoders(Copies):
 
 
 class Heads(Copies):
-    """M heads, their outputs side by side along the classes."""
+    """M heads, their outputs side by side along the classes.
+
+    For unmixing, the features of the M heads are stacked along the batch, as `Pooling` makes them.
+    """
+
+    visible: Tensor | None  # within a call that unmixes, else None
 
     def __init__(self, copies: Sequence[nn.Module], dim: int, follows: bool) -> None:
         super().__init__(copies)
         self.dim = dim  # of the classes in the output
         self.follows = follows  # other heads, as a normalisation of logits does: each copy reads its member's logits
+        self.register_buffer("visible", None, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         count = len(self.copies)
-        given = features.chunk(count, dim=self.dim) if self.follows else [features] * count
+        if self.follows:
+            given = features.chunk(count, dim=self.dim)
+        else:
+            given = (features,) * count if self.visible is None else features.chunk(count)
         return torch.cat([copy(x) for copy, x in zip(self.copies, given, strict=True)], dim=self.dim)
+
+
+class Pooling(Copies):
+    """A backbone's global average pooling; for unmixing, one pooling for each head, stacked along the batch (M N)."""
+
+    visible: Tensor | None  # (M, N, 1, h, w) within a call that unmixes, else None: then it is the backbone's own
+
+    def __init__(self, pool: nn.Module, layout: str, flat: bool) -> None:
+        super().__init__([pool])
+        self.layout = layout  # of the feature maps: NCHW or NHWC
+        self.flat = flat  # the output is (N, F), without sides of one
+        self.register_buffer("visible", None, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.visible is None:
+            return self.copies[0](features)  # type: ignore[no-any-return]
+        maps = features if self.layout == "NCHW" else features.movedim(-1, 1)
+        pooled = unmix(maps, self.visible).flatten(0, 1)
+        return pooled if self.flat else from_maps(pooled[..., None, None], self.layout)
 
 
 def called_again() -> bool:

@@ -60,6 +60,8 @@ def run_trial(model: nn.Module, size: Size | None) -> Trial:
             raise UserError(f"the model outputs {tuple(logits.shape)} or NaN; a classifier outputs logits (2, classes)")
         return Trial(images, logits)
     problem = " ".join(problems[0].split())[:200]
+    if size:
+        raise UserError(f"the model takes no images of {problem}; give images of another size")
     raise UserError(f"the model takes no image of the sizes tried; give size=(C, H, W) (for {problem})")
 
 

@@ -38,7 +38,7 @@ def make_trainable(model: nn.Module, trial: Trial, stems: Sequence[str], head_gi
         heads = [call.name for call in seen if any(class_dim(layers[call.name], call.output, k) for k in counts)]
         names = ", ".join(dict.fromkeys(heads))
         if not head_given:
-            raise UserError(f"the model has several outputs in training, by {names}; name the head to train by head=")
+            raise UserError(f"the model has several outputs in training, by {names}; name the one to train by head")
         wanted = [p for p in model.parameters() if p.requires_grad]
         used = torch.autograd.grad(logits_of(output).sum(), wanted, allow_unused=True)
         for parameter, gradient in zip(wanted, used, strict=True):

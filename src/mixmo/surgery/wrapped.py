@@ -30,6 +30,7 @@ class Wrapped(Ensemble):
         stems: Names of the stems within the backbone.
         heads: Names of the heads.
         direct: For each stem, whether it reads the image itself or what the backbone computes from it.
+        pool: Name of the global average pooling, once `mixmo.surgery.unmixing.enable_unmixing` found it.
         about: How images are prepared, class names and scores, where known.
     """
 
@@ -54,13 +55,18 @@ class Wrapped(Ensemble):
         self.stems = tuple(stems)
         self.heads = tuple(heads)
         self.direct = tuple(direct)
+        self.pool: str | None = None
 
     def each(self, images_NCHW: Tensor) -> Tensor:
         """Return the logits of every head (heads, N, K), each image repeated M times: the backbone's own forward."""
         return self._by_head(self.backbone(images_NCHW), images_NCHW.shape[0])
 
     def read(
-        self, images_MNCHW: Tensor, coefficients: Tensor | None = None, feature_mixing: FeatureMixing | None = None
+        self,
+        images_MNCHW: Tensor,
+        coefficients: Tensor | None = None,
+        feature_mixing: FeatureMixing | None = None,
+        visible: Tensor | None = None,
     ) -> Tensor:
         """See `Ensemble.read`. The first image takes the backbone's own path to the stem, the others join it there."""
         if feature_mixing is not None:
@@ -76,6 +82,10 @@ class Wrapped(Ensemble):
             given[f"{stem}.others"] = torch.stack(others)
             if coefficients is not None:
                 given[f"{stem}.coefficients"] = coefficients
+        if visible is not None:
+            if self.pool is None:
+                raise UserError("the pooling to unmix is not known; call mixmo.surgery.unmixing.enable_unmixing first")
+            given |= {f"{layer}.visible": visible for layer in (self.pool, *self.heads)}
         return self._by_head(functional_call(self.backbone, given, (first,), tie_weights=False), first.shape[0])
 
     def before_stem(self, stem: str, image_NCHW: Tensor) -> Tensor:
@@ -87,7 +97,7 @@ class Wrapped(Ensemble):
             functional_call(self.backbone, given, (image_NCHW,), tie_weights=False)
         except Reached as reached:
             return reached.args[0]  # type: ignore[no-any-return]
-        raise UserError(f"the backbone does not call its stem '{stem}' by this name; name another by stem=")
+        raise UserError(f"the backbone does not call its stem '{stem}' by this name; name another by stem")
 
     def encoders_at(self, stem: str) -> Encoders:
         """Return the M layers of a stem; raise if they were replaced: the other members' images would be lost."""

@@ -15,3 +15,11 @@ def _default_cpu() -> Iterator[None]:
 # Decorates a function so that its default device is the CPU, whatever `torch.set_default_device` was given: random
 # numbers are drawn on the CPU there, and tensors on two devices could not be combined.
 on_cpu = _default_cpu()
+
+
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Return the context in which a network computes in a precision: fp32, bf16 or fp16."""
+    return torch.autocast(device.type, HALF.get(precision), enabled=precision in HALF)

@@ -13,6 +13,7 @@ from mixmo.baselines.saliency.puzzle import GRIDS, grow, puzzle_mask, puzzle_mix
 from mixmo.data.types import Dataset, Split
 from mixmo.engine.batch import Batches
 from mixmo.engine.initialization import fresh_network
+from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.preflight import check_fit
 from mixmo.engine.step import Step
 from mixmo.mixing.types import Mix
@@ -148,8 +149,8 @@ def test_training_repeats_for_a_seed(method: str, clean: float, precision: str) 
     def weights(seed: int) -> Tensor:
         changed = recipe.replace(seed=seed)
         net, batches = fresh_network(recipe, dataset), Batches(changed, dataset, dataset.train)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        step = Step(net, optimizer, batches, precision=precision, compiled=False, graphed=False)
+        optimizer = make_optimizer(net, recipe)
+        step = Step(net, optimizer, batches, compiled=False, graphed=False)
         for k in range(2):
             step(batches.draw(torch.arange(8), Stream(seed, torch.device("cpu")).at("step", k)), 0.1, 0.0)
         assert net.core.stages[0][0].bn1.num_batches_tracked == (4 if clean else 2)
@@ -165,11 +166,9 @@ def test_compiled_recipes_run_eagerly(method: str) -> None:
     dataset = random_dataset(16)
     recipe = named(f"cifar10/{method}").replace(depth=10, width=1, batch_size=8)
     net = fresh_network(recipe, dataset)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer = make_optimizer(net, recipe)
     with pytest.warns(RuntimeWarning, match="saliency"):
-        step = Step(
-            net, optimizer, Batches(recipe, dataset, dataset.train), precision="fp32", compiled=True, graphed=False
-        )
+        step = Step(net, optimizer, Batches(recipe, dataset, dataset.train), compiled=True, graphed=False)
     assert step.mode == "eager"
 
 

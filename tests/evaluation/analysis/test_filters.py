@@ -6,8 +6,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from mixmo import UserError
+from mixmo import UserError, wrap
 from mixmo.evaluation.analysis.filters import activity, core_norms, encoder_norms, separation
 from mixmo.evaluation.analysis.summary import channel_separation
 from mixmo.models import Network, create
@@ -111,3 +112,17 @@ def test_separation_of_fresh_and_special_networks() -> None:
     fresh = channel_separation(create("wrn10_1", classes=10, members=2))
     assert fresh is not None
     assert fresh < 0.2
+
+
+def test_filters_of_a_wrapped_network_are_those_of_its_stems_and_core() -> None:
+    body = nn.Sequential(nn.Conv2d(8, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), body, nn.Linear(4, 5))
+    net = wrap(model, members=2, diversity=1.0, size=(3, 16, 16))
+    assert {name: len(norms) for name, norms in core_norms(net).items()} == {"1.0": 6, "1.4": 4}
+    torch.testing.assert_close(core_norms(net)["1.0"], body[0].weight.abs().sum((1, 2, 3)).detach())
+    torch.testing.assert_close(encoder_norms(net).sum(0), model[0].weight.abs().sum((1, 2, 3)).detach())
+    assert channel_separation(net) == pytest.approx(1)
+    assert channel_separation(wrap(model, members=1, size=(3, 16, 16))) is None
+    bare = nn.Sequential(model[0], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    with pytest.raises(UserError, match="no filters"):
+        core_norms(wrap(bare, size=(3, 16, 16)))

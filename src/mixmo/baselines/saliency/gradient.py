@@ -7,11 +7,11 @@ from torch import Tensor
 
 from mixmo.mixing.loss import loss
 from mixmo.mixing.types import Mix
-from mixmo.models import Network
+from mixmo.models import Ensemble
 from mixmo.utils.eval_mode import evaluating
 
 
-def saliency(net: Network, mix: Mix, clean: float) -> tuple[Tensor, Tensor | None]:
+def saliency(net: Ensemble, mix: Mix, clean: float) -> tuple[Tensor, Tensor | None]:
     """Saliency (N, H, W) of a single network's images, and the loss term of the unmixed images, if any.
 
     As published there are two ways. With clean = 0 the network is evaluated in eval mode, without a trace. With

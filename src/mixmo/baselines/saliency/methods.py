@@ -11,7 +11,7 @@ from mixmo.baselines.saliency.comixup import BLOCKS, comixup_masks, comixup_mix,
 from mixmo.baselines.saliency.gradient import saliency
 from mixmo.baselines.saliency.puzzle import GRIDS, puzzle_mask, puzzle_mix
 from mixmo.mixing.types import Mix
-from mixmo.models import Network
+from mixmo.models import Ensemble
 from mixmo.utils.registry import Registry
 from mixmo.utils.rng import draw_gamma
 
@@ -48,7 +48,7 @@ SALIENCY: Registry[SaliencyMethod] = Registry("saliency method")
 
 
 def mix_by_saliency(
-    net: Network, mix: Mix, method: SaliencyMethod, draws: SaliencyDraws, settings: Settings
+    net: Ensemble, mix: Mix, method: SaliencyMethod, draws: SaliencyDraws, settings: Settings
 ) -> tuple[Mix, Tensor | None]:
     """Mix a single network's batch with soft targets (1, N, K); also return the loss term of the unmixed batch."""
     salient_NHW, extra = saliency(net, mix, settings.clean)

@@ -3,16 +3,18 @@
 The importance of a filter, of shape (input channels, k, k), is its l1 norm, as in structured pruning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from mixmo.models import Network
+from mixmo.models import Ensemble, Network
+from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
 
-SHORTCUTS = ("shortcut", "downsample")  # names of the layers beside the main path of residual blocks, ours and others'
+LAYERS = (nn.Conv2d, nn.Linear)  # with one filter per channel of their output
+SHORTCUTS = {"shortcut", "downsample"}  # names of the layers beside the main path of residual blocks, ours and others'
 
 
 class Activity(NamedTuple):
@@ -29,9 +31,17 @@ def l1_norms(weight: Tensor) -> Tensor:
     return weight.detach().flatten(1).abs().sum(1)
 
 
-def encoder_norms(net: Network) -> Tensor:
+def encoders(net: Ensemble) -> Sequence[nn.Module]:
+    """Return the encoders of a network; of a backbone with several stems, those of the first."""
+    if isinstance(net, Wrapped):
+        return list(net.encoders_at(net.stems[0]).copies)
+    assert isinstance(net, Network)
+    return list(net.encoders)
+
+
+def encoder_norms(net: Ensemble) -> Tensor:
     """Return the l1 norms of the encoders' filters, (encoders, channels), as the paper shows them."""
-    layers = [[layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d)] for encoder in net.encoders]
+    layers = [[layer for layer in encoder.modules() if isinstance(layer, LAYERS)] for encoder in encoders(net)]
     if not all(layers):
         raise UserError("an encoder of the network has no convolution, so it has no filters to measure")
     return torch.stack([l1_norms(first.weight) for first, *_ in layers])
@@ -51,13 +61,21 @@ def separation(norms_MC: Tensor) -> float:
     return min(1.0, max(0.0, 1 - overlap_MM[i, j].mean().item()))
 
 
-def core_norms(net: Network) -> dict[str, Tensor]:
-    """Return the l1 norms of the filters of every convolution of the core network, without shortcuts, as published."""
-    return {
+def core_norms(net: Ensemble) -> dict[str, Tensor]:
+    """Return the l1 norms of the filters of every layer of the core network, without shortcuts, as published.
+
+    Of a backbone, these are the layers between stems and heads.
+    """
+    core = net.backbone if isinstance(net, Wrapped) else net.get_submodule("core")
+    ends = tuple(f"{name}." for name in (*net.stems, *net.heads)) if isinstance(net, Wrapped) else ()
+    norms = {
         name: l1_norms(layer.weight)
-        for name, layer in net.core.named_modules()
-        if isinstance(layer, nn.Conv2d) and not any(part in SHORTCUTS for part in name.split("."))
+        for name, layer in core.named_modules()
+        if isinstance(layer, LAYERS) and not name.startswith(ends) and not set(name.split(".")) & SHORTCUTS
     }
+    if not norms:
+        raise UserError("the network has no layer between encoders and heads, so it has no filters to measure")
+    return norms
 
 
 def activity(norms: Mapping[str, Tensor], threshold: float) -> Activity:

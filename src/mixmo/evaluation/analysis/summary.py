@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from mixmo.evaluation.analysis.dynamics import average, columns, scored
-from mixmo.evaluation.analysis.filters import Activity, activity, core_norms, encoder_norms, separation
+from mixmo.evaluation.analysis.filters import Activity, activity, core_norms, encoder_norms, encoders, separation
 from mixmo.evaluation.models import open_models
 from mixmo.evaluation.pipeline import own_logits, stack
 from mixmo.metrics.diversity import DIVERSITY
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import json_ready
 from mixmo.metrics.scores import top1
-from mixmo.models import Network
+from mixmo.models import Ensemble, Network
 from mixmo.runs.directory import Run
 from mixmo.utils.progress import track
 
@@ -67,7 +67,7 @@ def analyse(
     return Analysis(
         which=which,
         runs=[
-            _analyse(run, cast(Network, model.net.cpu()), part, thresholds, last)
+            _analyse(run, model.net.cpu(), part, thresholds, last)
             for run, model, part in track(list(zip(runs, models, parts, strict=True)), "analysing runs")
         ],
         predictors=[f"{run.path}:{m}" for run, part in zip(runs, parts, strict=True) for m in range(len(part.logits))],
@@ -78,7 +78,7 @@ def analyse(
     )
 
 
-def _analyse(run: Run, net: Network, part: LabelledLogits, thresholds: Sequence[float], last: int) -> RunAnalysis:
+def _analyse(run: Run, net: Ensemble, part: LabelledLogits, thresholds: Sequence[float], last: int) -> RunAnalysis:
     logits_MNK, labels_N = part
     norms = core_norms(net)
     table = columns(run)
@@ -94,8 +94,8 @@ def _analyse(run: Run, net: Network, part: LabelledLogits, thresholds: Sequence[
     )
 
 
-def channel_separation(net: Network) -> float | None:
+def channel_separation(net: Ensemble) -> float | None:
     """Return `separation` of a network's encoders: None with one for all, 1 where the channels are concatenated."""
-    if len(net.encoders) < 2:
+    if len(encoders(net)) < 2:
         return None
-    return 1.0 if net.concat else separation(encoder_norms(net))
+    return 1.0 if isinstance(net, Network) and net.concat else separation(encoder_norms(net))

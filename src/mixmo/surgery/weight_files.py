@@ -1,0 +1,85 @@
+"""Files of pretrained weights, as others write them: read safely, and fitted to a model by name and shape."""
+
+import pickle
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from mixmo.storage.weights import load_state, mismatches, shapes
+from mixmo.utils.errors import UserError, check_path, first_line
+
+KEYS = ("state_dict", "model", "model_state", "model_ema")  # under which training scripts store a state dict
+PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.")  # of data parallel, compiled and held models
+COUNTERS = "num_batches_tracked"  # missing in older files, and not needed
+NAMED = 3  # tensors in an error message
+
+
+def read_weights(path: Path | str, wanted: Collection[str]) -> dict[str, Tensor]:
+    """Return the tensors of a file under the names that the model has (`wanted`) where they only differ by a prefix."""
+    path = check_path("weights", path)
+    if not path.is_file():
+        raise UserError(f"weights = {path} is not a file; give a safetensors file, or a state dict of torch.save")
+    try:
+        read = _read_safetensors if path.suffix == ".safetensors" else _read_pickle
+        content = read(path)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        give = "a safetensors file, or a state dict of torch.save"
+        raise UserError(f"weights = {path} cannot be read safely ({first_line(error)}); give {give}") from error
+    state = _state(content)
+    if not state or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise UserError(f"weights = {path} holds no state dict; save model.state_dict() by torch.save")
+    if any(".copies." in name for name in state):
+        raise UserError(f"weights = {path} is of a network of mixmo; give its run or folder by start (--start)")
+    return _without_prefix(state, wanted)
+
+
+def fill(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Load the tensors that fit; return a phrase for each other tensor, by its name."""
+    found = mismatches(shapes(model), state)
+    fitting = {name: tensor for name, tensor in state.items() if name not in found}
+    load_state(model, fitting)
+    return {name: phrase for name, phrase in found.items() if not name.endswith(COUNTERS)}
+
+
+def check_filled(misfits: Mapping[str, str], heads: Collection[str], count: int) -> None:
+    """Raise an error unless only heads, or the weights in them, did not fit: those of other classes are new."""
+    new = tuple(f"{head}." for head in heads)
+    others = [phrase for name, phrase in misfits.items() if not f"{name}.".startswith(new)]
+    if others:
+        more = f"; and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        problem = f"{len(others)} tensors of the weights do not fit the {count} of the model"
+        raise UserError(f"{problem}: {'; '.join(others[:NAMED])}{more}; give the weights of this model")
+
+
+def _read_safetensors(path: Path) -> Any:
+    try:
+        return safetensors.torch.load_file(path)
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _read_pickle(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True)  # tensors and numbers: no code is run
+
+
+def _state(content: Any) -> dict[str, Any]:
+    """Return the state dict in what a training script saved."""
+    while isinstance(content, Mapping):
+        inner = next((content[key] for key in KEYS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
+            return dict(content)
+        content = inner
+    return {}
+
+
+def _without_prefix(state: dict[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
+    while not state.keys() & set(wanted):
+        prefix = next((prefix for prefix in PREFIXES if all(name.startswith(prefix) for name in state)), None)
+        if prefix is None:
+            break
+        state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    return state
