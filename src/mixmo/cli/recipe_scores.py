@@ -1,11 +1,8 @@
 """What a recipe reaches: the paper's score, and ours from the runs in results/."""
 
-import functools
-
 from mixmo.recipes import Recipe, named
 from mixmo.recipes.reached import Reached, reached
-from mixmo.reproduce import paper
-from mixmo.reproduce.report import raw_figures
+from mixmo.reproduce import paper_scores
 
 HOW = ("batch_size", "ghost", "precision")  # settings in which a run may differ from the paper it is compared with
 
@@ -24,21 +21,12 @@ def paper_score(recipe: Recipe) -> str | None:
     >>> paper_score(named("cifar100/cut-mixmo")), paper_score(named("digits/cut-mixmo"))
     ('Top1 84.38 %, NLLc 0.563', None)
     """
-    single = recipe.replace(networks=1, precision="fp32")
-    group = tuple(single.replace(seed=seed) for seed in range(recipe.networks))
-    for which, note in (("best", ""), ("last", " (last epoch)")):
-        top1, nllc = (_printed().get((group, score, which)) for score in ("top1", "nllc"))
-        scores = [f"Top1 {100 * top1.value:.2f} %"] if top1 else []
-        scores += [f"NLLc {nllc.value:.3g}"] if nllc else []
-        if scores:
-            return ", ".join(scores) + note
-    return None
-
-
-@functools.cache
-def _printed() -> dict[tuple[tuple[Recipe, ...], str, str], paper.Figure]:
-    """Return every number of the paper's tables; of a number in several tables, the one in the first."""
-    return {key: figure for name in reversed(paper.names()) for key, figure in raw_figures(name).items()}
+    printed = paper_scores.paper_score(recipe)
+    if printed is None:
+        return None
+    scores = [f"Top1 {100 * printed.top1:.2f} %"] if printed.top1 else []
+    scores += [f"NLLc {printed.nllc:.3g}"] if printed.nllc else []
+    return ", ".join(scores) + ("" if printed.which == "best" else " (last epoch)")
 
 
 def _measured(entry: Reached) -> str:

@@ -143,7 +143,7 @@ def print_multiplexed(scores: MultiplexScores, title: str) -> None:
             f"{100 * (row.scores.top1 - first.scores.top1):+.2f}",
             f"{row.scores.nll:.4f}",
             f"{row.scores.ece:.4f}",
-            number(row.multiply_adds and row.multiply_adds / 1e9),
+            number(row.multiply_adds / 1e9),
             f"{row.images_per_second:,.0f}",
             f"x {row.images_per_second / first.images_per_second:.2f}",
         )

@@ -9,7 +9,12 @@ from mixmo.cli.tables import print_report
 from mixmo.engine import Runtime, train
 from mixmo.evaluation.run_scores import score_runs, stored_scores
 from mixmo.recipes import Recipe
+from mixmo.reports.build import report
+from mixmo.reports.live import LiveReport, available
 from mixmo.runs.directory import Run
+from mixmo.utils.errors import first_line
+from mixmo.utils.progress import say
+from mixmo.utils.text import printable
 
 
 def main(arguments: list[str]) -> None:
@@ -25,6 +30,12 @@ def main(arguments: list[str]) -> None:
         help="continue the run in --out, if there is one, with its own recipe; --epochs may be larger where the "
         "schedule so far stays the same",
     )
+    into.add_argument(
+        "--report",
+        type=bool,
+        default=True,
+        help="keep report.html in the run directory fresh, where `mixmo[report]` is installed",
+    )
     into.add_fields(Runtime, "run")
     parsed = parse(into, arguments)
     runtime = Runtime(**{field.name: getattr(parsed, field.name) for field in fields(Runtime)})
@@ -32,9 +43,23 @@ def main(arguments: list[str]) -> None:
     recipe, writes = recipe_of(parsed, base), runtime.world().writes
     if recipe.start and "lr" not in given_fields(parsed) and not (parsed.resume or runtime.quiet) and writes:
         print(_hint(recipe), file=sys.stderr)
-    run = train(recipe, parsed.out, runtime, resume=parsed.resume)
+    live = [LiveReport(parsed.out)] if parsed.report and writes and available() else []
+    run = train(recipe, parsed.out, runtime, resume=parsed.resume, loggers=live)
     if writes:
         print_report(stored_scores(run) if run.recipe.networks == 1 else score_runs([run]), str(run.path))
+    for each in live:
+        _write_report(each.file, run, runtime)
+
+
+def _write_report(file: Path, run: Run, runtime: Runtime) -> None:
+    """Write the report of the finished run and say where; the run is worth more than its report."""
+    try:
+        report(run, data=runtime.data).save(file)
+    except Exception as error:  # whatever it is, the training has ended well
+        print(f"mixmo: no report: {first_line(error)}", file=sys.stderr)
+        return
+    if not runtime.quiet:
+        say(f"report   {printable(str(file))}")
 
 
 def _hint(recipe: Recipe) -> str:

@@ -1,12 +1,15 @@
 """Predictions for a batch of images: logits of every member, and the uncertainties that follow from them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from mixmo.calibration.posthoc import Calibration
+from mixmo.inference.notebook import Shown, show
 from mixmo.metrics import DETECTORS
 from mixmo.utils.errors import UserError
 
@@ -99,6 +102,28 @@ class Prediction:
         """Selective prediction, bool (N,): whether to abstain to keep the fitted selective risk."""
         abstain: Tensor = self._fitted("selective").abstain(self.logits.double().mean(0))
         return abstain
+
+    def show(
+        self,
+        images: Tensor | np.ndarray,
+        *,
+        classes: Sequence[str] | None = None,
+        labels: Tensor | Sequence[int] | None = None,
+    ) -> Shown:
+        """Show images in a notebook beside what the ensemble and each member predict for them.
+
+        Args:
+            images: Those that were predicted, (N, C, H, W) or uint8 (N, H, W, C); of many, the first are shown.
+            classes: Name of each class; numbers by default.
+            labels: True classes (N,).
+
+        Returns:
+            What a notebook shows if it is the last value of a cell.
+
+        Raises:
+            UserError: If images, names or labels are not as many as the prediction has.
+        """
+        return show(self, images, classes, labels)
 
     def _fitted(self, name: str) -> Any:
         fitted = getattr(self.calibration, name, None)

@@ -1,0 +1,38 @@
+"""mixmo report RUN... [--out FILE] [--which last|best] [--data DIR]"""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from mixmo.cli.arguments import parse, parser
+from mixmo.cli.console import print_line
+from mixmo.reports.build import NAME, report
+from mixmo.utils.text import printable
+
+LISTED = 8  # sentences about what is missing; the page has all
+
+
+def main(arguments: list[str]) -> None:
+    into = parser(
+        "report",
+        "Write one HTML page that opens offline: scores beside the paper's, curves, calibration, risk, classes, images "
+        "on which members disagree, filters. Of several runs: scores, recipes and curves side by side. A run that is "
+        "unfinished or damaged gives a report of what there is.",
+    )
+    into.add_argument("runs", nargs="+", type=Path, help="run directories; differences are to the first")
+    into.add_argument(
+        "--out", type=Path, help=f"file to write (default: {NAME} in the run directory; of several, in this folder)"
+    )
+    into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of finished runs")
+    into.add_argument(
+        "--data", type=Path, help="folder of the data sets, for images (default: $MIXMO_DATA, else ./data)"
+    )
+    parsed = parse(into, arguments)
+    out = parsed.out or (parsed.runs[0] / NAME if len(parsed.runs) == 1 else Path(NAME))
+    page = report(*parsed.runs, which=parsed.which, data=parsed.data)
+    page.save(out)
+    for sentence in page.missing[:LISTED]:
+        print(f"not in it: {printable(sentence)}", file=sys.stderr)
+    if len(page.missing) > LISTED:
+        print(f"not in it: {len(page.missing) - LISTED} more, listed on the page", file=sys.stderr)
+    print_line(f"{printable(str(out))} ({len(page.html.encode()) / 1e6:.1f} MB)")

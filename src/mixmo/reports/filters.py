@@ -1,0 +1,43 @@
+"""Use of the filters of a run's network: norms of its encoders, active filters of its core."""
+
+import warnings
+from typing import NamedTuple
+
+from mixmo.evaluation.analysis.filters import activity, core_norms, encoder_norms
+from mixmo.evaluation.analysis.summary import THRESHOLDS, channel_separation
+from mixmo.models import Ensemble
+from mixmo.reports.found import Found
+from mixmo.runs.directory import Run
+from mixmo.runs.network import Unfinished, load_network
+from mixmo.storage.weights import index_path
+
+
+class Filters(NamedTuple):
+    encoders: list[list[float]]  # l1 norms, (encoders, channels)
+    separation: float | None
+    active: dict[float, float]  # share of active filters, mean over layers, by threshold
+
+
+def measure_filters(found: Found) -> Filters | None:
+    """Measure the filters of a run; None, with a note in `found`, without its weights."""
+    if found.recipe is None or found.networks:
+        return None
+    weights = found.path / f"{found.which}.safetensors"
+    stored = weights.is_file() or index_path(weights).is_file()
+    if not stored and (found.finished or not (found.path / "checkpoints").is_dir()):
+        found.missing.append(f"{weights.name}: it is not there, so encoders and filters cannot be measured")
+        return None
+    run = Run(found.path, found.recipe)
+    return found.read("weights", lambda: measure(_load(run, found.which)))
+
+
+def _load(run: Run, which: str) -> Ensemble:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Unfinished)  # the page says so
+        return load_network(run, which)
+
+
+def measure(net: Ensemble) -> Filters:
+    norms = core_norms(net)
+    active = {threshold: activity(norms, threshold).by_layer for threshold in THRESHOLDS}
+    return Filters(encoder_norms(net).tolist(), channel_separation(net), active)

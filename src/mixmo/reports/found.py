@@ -1,0 +1,213 @@
+"""What is in the folder of a run: everything that can be read, and a sentence about everything that cannot.
+
+Nothing here raises for a run that is unfinished, damaged or of an earlier version; what is left of it is shown.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from mixmo.metrics.logits import LabelledLogits
+from mixmo.metrics.report import evaluate
+from mixmo.recipes.protocols import FACTS
+from mixmo.recipes.schema import Recipe
+from mixmo.reports.measured import Measured, read_measured
+from mixmo.reproduce.scores import size_of
+from mixmo.runs.directory import WHICH, Run
+from mixmo.runs.metrics_log import flat
+from mixmo.storage.weights import index_path
+from mixmo.utils.errors import UserError, first_line
+from mixmo.utils.text import printable
+
+T = TypeVar("T")
+TRACES = ("recipe.yaml", "metrics.jsonl", "scores.json")  # a folder with one of them was a run
+
+
+@dataclass
+class Found:
+    """A run as far as it can be read. Numbers are by path, such as `ensemble.top1` or `members.0.nll`."""
+
+    path: Path
+    name: str  # to show
+    recipe: Recipe | None = None
+    fields: dict[str, Any] = field(default_factory=dict)  # of the recipe, as they are in the file
+    finished: bool = False
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # numbers by "last", "best" or "epoch N"
+    summary: dict[str, Any] = field(default_factory=dict)  # parameters, multiply_adds, best_epoch, best_by, seconds
+    curves: dict[str, list[float]] = field(default_factory=dict)  # columns of metrics.jsonl, NaN where not there
+    environment: dict[str, Any] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)
+    logits: LabelledLogits | None = None
+    which: str = "last"  # epoch of the logits
+    measured: Measured = field(default_factory=Measured)
+    networks: list["Found"] = field(default_factory=list)  # of a recipe of several networks
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def members(self) -> int:
+        """Predictors that have scores."""
+        return len({key.split(".")[1] for scores in self.scores.values() for key in scores if key[:8] == "members."})
+
+    @property
+    def shown(self) -> str | None:
+        """The epoch whose scores stand first: the chosen one if it is there."""
+        return self.which if self.which in self.scores else next(iter(self.scores), None)
+
+    def score(self, name: str, which: str | None = None) -> float | None:
+        """Return a number of the ensemble, or by its path; None if it is not there."""
+        numbers = self.scores.get(which or self.shown or "", {})
+        return numbers.get(name if "." in name else f"ensemble.{name}")
+
+    def read(self, what: str, reader: Callable[[], T]) -> T | None:
+        """Return what a reader returns; or None, after noting its error as something that is missing."""
+        try:
+            return reader()
+        except UserError as error:
+            self.missing.append(f"{what}: {_short(error, self.path)}")
+        except Exception as error:  # files of other versions hold other things
+            self.missing.append(f"{what}: {type(error).__name__}, {first_line(error)}")
+        return None
+
+
+def read_run(path: Path, which: str = "last", *, name: str | None = None, logits: bool = True) -> Found:
+    """Read a run directory.
+
+    Args:
+        path: Its folder.
+        which: Epoch of the logits, and of the scores that are shown first.
+        name: To show; by default the path.
+        logits: Whether to read the logits; a training that keeps its report fresh has none yet.
+
+    Raises:
+        UserError: Only if there is no trace of a run.
+    """
+    if not any((path / trace).is_file() for trace in TRACES):
+        raise UserError(f"{path} is no run directory: it has no {', '.join(TRACES)}; give the --out of a `mixmo train`")
+    found = Found(path, printable(name or str(path)), which=which)
+    _read_recipe(found)
+    run = Run(path, found.recipe or Recipe(networks=1))
+    if found.recipe is not None and found.recipe.networks > 1:
+        _read_networks(found, run, logits)
+    else:
+        _read_files(found, run, logits)
+    found.finished = run.is_finished()
+    _read_scores(found, run)
+    found.measured = found.read("measured", lambda: read_measured(path, which)) or Measured()
+    return found
+
+
+def _read_recipe(found: Found) -> None:
+    found.recipe = found.read("recipe.yaml", lambda: Run.open(found.path).recipe)
+    if found.recipe is not None:
+        found.fields = found.recipe.to_dict()
+    else:  # of another version, or damaged: what is legible
+        try:
+            text = (found.path / "recipe.yaml").read_text(encoding="utf-8", errors="replace")
+            content = yaml.safe_load(text)
+            found.fields = {str(key): value for key, value in dict(content).items()}
+        except (OSError, ValueError, TypeError, yaml.YAMLError):
+            found.fields = {}
+
+
+def _read_networks(found: Found, run: Run, logits: bool) -> None:
+    for place, path in enumerate(run.network_paths()):
+        if not any((path / trace).is_file() for trace in TRACES):
+            found.missing.append(f"network {place}: it has not begun to train, or was removed")
+            continue
+        network = read_run(path, found.which, name=f"network {place}", logits=False)
+        found.networks.append(network)
+        found.missing += [f"network {place}: {sentence}" for sentence in network.missing]
+    first = found.networks[0] if found.networks else found
+    found.environment, found.classes = first.environment, first.classes
+    for key in ("parameters", "multiply_adds", "seconds"):
+        values = [network.summary[key] for network in found.networks if key in network.summary]
+        if values and len(values) == run.recipe.networks:
+            found.summary[key] = sum(values)
+    if logits and run.is_finished():
+        found.logits = found.read("logits", lambda: run.read_logits(found.which))
+
+
+def _read_files(found: Found, run: Run, logits: bool) -> None:
+    path = found.path
+    found.environment = _mapping(found, "environment.json", run.read_environment)
+    unnamed = False
+    if (path / "dataset.json").is_file():
+        named = _mapping(found, "dataset.json", run.read_dataset).get("classes")
+        found.classes = [printable(str(each)) for each in named] if isinstance(named, list) else []
+    else:
+        unnamed = True
+    lines = found.read("metrics.jsonl", run.read_metrics)
+    if lines is None:
+        lines = _legible_lines(found)
+    elif not lines:
+        found.missing.append("metrics.jsonl: no epoch is scored yet, so there are no curves")
+    rows = [dict(flat(line, ".")) for line in lines if isinstance(line, dict)]
+    rows = [row for row in rows if "epoch" in row]
+    names = dict.fromkeys(name for row in rows for name in row)
+    found.curves = {name: [row.get(name, math.nan) for row in rows] for name in names}
+    file = path / f"logits-{found.which}.safetensors"
+    if logits and (file.is_file() or index_path(file).is_file()):
+        found.logits = found.read(file.name, lambda: run.read_logits(found.which))
+        if unnamed:
+            found.missing.append("dataset.json: it is not there, so classes have numbers instead of names")
+    elif logits:
+        why = "it is not there" if (path / "scores.json").is_file() else "the training has not ended"
+        found.missing.append(f"{file.name}: {why}, so calibration, risk, classes and disagreements are left out")
+
+
+def _legible_lines(found: Found) -> list[Any]:
+    """Lines of metrics.jsonl that are JSON, whatever the others are."""
+    lines, lost, file = list[Any](), 0, found.path / "metrics.jsonl"
+    texts = found.read(file.name, lambda: file.read_text(encoding="utf-8", errors="replace").splitlines())
+    for text in texts or ():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            lost += 1
+    if lines:
+        found.missing.append(
+            f"metrics.jsonl: the curves are of its {len(lines)} legible lines, unverified; {lost} are not"
+        )
+    return lines
+
+
+def _read_scores(found: Found, run: Run) -> None:
+    """Scores as `mixmo eval` has them: stored, else of the logits, else of the last scored epoch."""
+    if not found.networks and (found.path / "scores.json").is_file():
+        stored = _mapping(found, "scores.json", run.read_scores)
+        found.scores = {which: dict(flat(stored[which], ".")) for which in (found.which, *WHICH) if which in stored}
+        found.summary = {key: value for key, value in stored.items() if isinstance(value, int | float)}
+        found.summary["best_by"] = stored.get("best_by")
+    elif not found.networks:
+        found.missing.append(
+            "scores.json: the training has not ended, so there are no scores of its last and best epoch"
+        )
+    if not found.scores and found.logits is not None:
+        report = found.read("scores", lambda: evaluate(*found.logits))  # type: ignore[misc]
+        found.scores = {} if report is None else {found.which: dict(flat(report.to_dict(), "."))}
+    if not found.scores and found.curves:
+        test = {name[5:]: column[-1] for name, column in found.curves.items() if name.startswith("test.")}
+        epoch = f"epoch {found.curves['epoch'][-1]:.0f}"
+        found.scores = {epoch: {name: value for name, value in test.items() if not math.isnan(value)}}
+    recipe = found.recipe
+    known = recipe is not None and recipe.dataset in FACTS and recipe.start is None and not found.networks
+    if recipe is not None and known and "parameters" not in found.summary:
+        found.summary |= size_of(recipe)
+
+
+def _mapping(found: Found, name: str, reader: Callable[[], Any]) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one, after noting it, if the file has none."""
+    content = found.read(name, reader)
+    if content is not None and not isinstance(content, dict):
+        found.missing.append(f"{name}: it holds something else than mixmo writes")
+    return content if isinstance(content, dict) else {}
+
+
+def _short(error: Exception, folder: Path) -> str:
+    """Return an error without the folder, which the page names already."""
+    return first_line(error).replace(f"{folder}/", "")

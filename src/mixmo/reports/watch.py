@@ -1,0 +1,229 @@
+"""A live page of all runs below a folder, for browsers of this machine: it reads, and never writes.
+
+One thread looks at the folder every few seconds; each open page gets what has changed as server-sent events.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from mixmo.reports import vega
+from mixmo.reports.build import report
+from mixmo.reports.curve_charts import EPOCH
+from mixmo.reports.listing import Listing
+from mixmo.reports.page import read_template
+from mixmo.utils.errors import UserError, first_line
+
+HOST = "127.0.0.1"
+LOOPBACK = ("127.0.0.1", "localhost")  # as which this machine may be addressed
+STREAMS = 64  # open pages
+QUIET = 15.0  # seconds after which a page is told that all is well
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+
+class Watcher:
+    """The runs of a folder as they are now, and since when each is so."""
+
+    def __init__(self, folder: Path, every: float) -> None:
+        self.listing, self.every = Listing(folder), every
+        self.rows: dict[str, tuple[int, dict[str, Any]]] = {}  # by name: version, content
+        self.gone: dict[str, int] = {}  # names of runs that were removed: version
+        self.version, self.stopped = 0, False
+        self.paths: dict[str, Path] = {}
+        self.changed = threading.Condition()
+
+    def look(self) -> None:
+        """Read the folder once."""
+        rows = {row.run: row.to_dict() for row in self.listing.read()}
+        with self.changed:
+            new = {name: row for name, row in rows.items() if self.rows.get(name, (0, None))[1] != row}
+            lost = self.rows.keys() - rows.keys()
+            self.paths = self.listing.paths()
+            if not new and not lost and self.version:
+                return
+            self.version += 1
+            self.gone = {name: version for name, version in self.gone.items() if name not in rows}
+            self.gone |= dict.fromkeys(lost, self.version)
+            before = {name: kept for name, kept in self.rows.items() if name in rows}
+            self.rows = before | {name: (self.version, row) for name, row in new.items()}
+            self.changed.notify_all()
+
+    def keep_looking(self) -> None:
+        while not self.stopped:
+            time.sleep(self.every)
+            try:
+                self.look()
+            except OSError:  # such as of a disk that is gone for a moment
+                continue
+
+    def since(self, version: int) -> tuple[int, dict[str, Any]]:
+        """Wait for a change after a version, for a while; return the new version and what changed."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.version > version or self.stopped, QUIET)
+            rows = [row for changed, row in self.rows.values() if changed > version]
+            gone = [name for name, changed in self.gone.items() if changed > version]
+            return self.version, {"rows": rows, "gone": gone}
+
+    def stop(self) -> None:
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+
+class Server(ThreadingHTTPServer):
+    """A thread for each connection; one that breaks is nobody's business."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: the browser has gone."""
+
+
+class Watching:
+    """A server that runs: `address` to open, `wait` until Ctrl-C."""
+
+    def __init__(self, server: ThreadingHTTPServer, thread: threading.Thread) -> None:
+        self.address, self.thread = f"http://{HOST}:{server.server_address[1]}/", thread
+
+    def wait(self) -> None:
+        while self.thread.is_alive():
+            self.thread.join(1.0)
+
+
+@contextmanager
+def serve(folder: Path, port: int = 0, every: float = 2.0) -> Iterator[Watching]:
+    """Serve the page on the loopback address until the block ends.
+
+    Raises:
+        UserError: If the port is taken, or a number is out of range.
+    """
+    if not 0 <= port <= 65_535 or not every > 0:
+        raise UserError(f"--port {port} --every {every}: give a port from 0 to 65535, and more than 0 seconds")
+    watcher = Watcher(folder, every)
+    try:
+        server = Server((HOST, port), _handler(watcher))
+    except OSError as error:
+        raise UserError(f"port {port} cannot be used ({error.strerror or error}); give another --port") from error
+    works: list[Callable[[], object]] = [server.serve_forever, watcher.keep_looking]
+    if vega.installed():
+        works.append(vega.javascript)  # before the first page asks for it
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    watcher.look()
+    for thread in threads:
+        thread.start()
+    try:
+        yield Watching(server, threads[0])
+    finally:
+        watcher.stop()
+        server.shutdown()
+        server.server_close()
+
+
+def page() -> str:
+    """Return the page, which is the same for every folder."""
+    kinds = {"top1": "Top1 %", "nll": "NLL (nats)", "loss": "training loss"}
+    charts = {name: vega.lines([], EPOCH, vega.axis(title), "curves", 240) for name, title in kinds.items()}
+    content = json.dumps({"charts": charts if vega.installed() else {}, "colours": vega.COLOURS})
+    text = str(read_template("watch.html")).replace(
+        "/*STYLE*/", read_template("report.css") + read_template("watch.css")
+    )
+    return text.replace("/*CONTENT*/", content.replace("<", "\\u003c")).replace("/*SCRIPT*/", read_template("watch.js"))
+
+
+def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
+    streams = threading.Semaphore(STREAMS)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        server_version, sys_version = "mixmo", ""
+
+        def do_GET(self) -> None:
+            try:
+                self.route()
+            except UserError as error:
+                self.refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+            except (BrokenPipeError, ConnectionResetError):  # the browser has gone
+                self.close_connection = True
+            except Exception as error:
+                self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"It failed: {first_line(error)}")
+
+        def route(self) -> None:
+            path, _, query = self.path.partition("?")
+            pages: dict[str, Callable[[], None]] = {
+                "/": lambda: self.answer(page(), "text/html"),
+                "/vega.js": lambda: self.answer(vega.javascript(), "text/javascript"),
+                "/runs.json": lambda: self.answer(json.dumps(watcher.since(-1)[1]["rows"]), "application/json"),
+                "/events": self.stream,
+                "/report": lambda: self.report(parse_qs(query).get("run", [])),
+            }
+            if not self.addressed():
+                self.refuse(HTTPStatus.FORBIDDEN, "This page is for browsers of this machine only.")
+            elif path not in pages:
+                self.refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
+            else:
+                pages[path]()
+
+        def addressed(self) -> bool:
+            """Whether the browser asked for this machine by its own name; else a page elsewhere may be behind it."""
+            host = self.headers.get("Host", "").lower()
+            return host.removesuffix(f":{self.server.server_address[1]}") in LOOPBACK  # type: ignore[index]
+
+        def answer(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+            content = text.encode()
+            self.begin(status, kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def begin(self, status: HTTPStatus, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.send_header("Content-Security-Policy", POLICY)
+
+        def refuse(self, status: HTTPStatus, sentence: str) -> None:
+            self.answer(f"{sentence}\n", "text/plain", status)
+
+        def report(self, names: list[str]) -> None:
+            """Send the report of runs of the list; a name that is not in it reads nothing."""
+            paths = [watcher.paths[name] for name in dict.fromkeys(names) if name in watcher.paths]
+            if not paths:
+                self.refuse(HTTPStatus.NOT_FOUND, "There is no such run below the folder.")
+            else:
+                self.answer(report(*paths).html, "text/html")
+
+        def stream(self) -> None:
+            """Send the runs, then their changes, until the browser goes."""
+            if not streams.acquire(blocking=False):
+                self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} pages are open already; close one.")
+                return
+            try:
+                self.close_connection = True
+                self.begin(HTTPStatus.OK, "text/event-stream")
+                self.end_headers()
+                version = -1
+                while not watcher.stopped:
+                    seen, changes = watcher.since(version)
+                    event = f"data: {json.dumps(changes)}\n\n" if seen > version else ": still here\n\n"
+                    self.wfile.write(event.encode())
+                    self.wfile.flush()
+                    version = seen
+            finally:
+                streams.release()
+
+        def log_message(self, *_: Any) -> None:
+            """Print nothing: the terminal is for the user."""
+
+    return Handler

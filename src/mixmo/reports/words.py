@@ -1,0 +1,60 @@
+"""Words about runs: the method of a recipe, what it changes, how long something takes."""
+
+from pathlib import Path
+
+from mixmo.recipes import PROTOCOLS, named
+from mixmo.recipes.schema import Recipe
+from mixmo.reproduce.store import nearest_method
+
+
+def method(recipe: Recipe) -> tuple[str, dict[str, object]]:
+    """Return the named recipe that is nearest, and the fields in which this one differs.
+
+    >>> method(named("cifar100/cut-mixmo").replace(width=4))
+    ('cifar100/cut-mixmo', {'width': 4})
+    """
+    dataset = next((name for name, p in PROTOCOLS.items() if p.changes["dataset"] == recipe.dataset), None)
+    if dataset is None:  # a folder of images: no protocol
+        name = f"cifar100/{nearest_method(recipe.replace(dataset='cifar100', val=0.0), 'cifar100')}"
+        base = named(name)
+        return f"{recipe.dataset}, {name.partition('/')[2]}", _changes(recipe, base, without=("dataset",))
+    name = f"{dataset}/{nearest_method(recipe, dataset)}"
+    return name, _changes(recipe, named(name))
+
+
+def _changes(recipe: Recipe, base: Recipe, without: tuple[str, ...] = ()) -> dict[str, object]:
+    usual = base.to_dict()
+    return {
+        key: value for key, value in recipe.to_dict().items() if value != usual[key] and key not in (*without, "seed")
+    }
+
+
+def short_names(paths: list[Path]) -> list[str]:
+    """Return names that tell runs apart: their paths without the folders that all have in common.
+
+    >>> short_names([Path("runs/a/cut"), Path("runs/b/cut")]), short_names([Path("runs/cut")])
+    (['a/cut', 'b/cut'], ['cut'])
+    """
+    parts = [path.resolve().parts for path in paths]
+    common = 0
+    while all(len(each) > common + 1 for each in parts) and len({each[common] for each in parts}) == 1:
+        common += 1
+    return ["/".join(each[common:]) for each in parts]
+
+
+def duration(seconds: float) -> str:
+    """Return a time in units that suit it.
+
+    >>> duration(42), duration(154), duration(754), duration(7500), duration(200_000)
+    ('42 s', '2 min 34 s', '12 min', '2 h 05 min', '2 days 7 h')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} day{'s' if whole >= 172_800 else ''} {whole % 86_400 // 3600} h"

@@ -1,0 +1,21 @@
+"""Text of others, such as paths and class names, made safe to print."""
+
+import unicodedata
+
+
+def printable(text: str) -> str:
+    """Return a text in which characters that would steer a terminal, or reorder a line, are spelled out.
+
+    >>> printable("a\\x1b[31mb\\u202e"), printable("Kälte, 冬")
+    ('a\\\\x1b[31mb\\\\u202e', 'Kälte, 冬')
+    """
+    return "".join(_spelled(each) if _steers(each) else each for each in text)
+
+
+def _steers(character: str) -> bool:
+    """Whether it is a control or format character, or half of a surrogate pair."""
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character != "\u200d"
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape").decode()
