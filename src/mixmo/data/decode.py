@@ -46,11 +46,16 @@ def decode(path: str, size: int) -> np.ndarray:
     if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
         raise ValueError("it is a folder, a pipe or a device")
     with Image.open(path) as image:
-        image.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a fraction of its size
-        rgb = _rgb(image)
-        if "exif" in image.info:  # reading it costs a fifteenth of decoding a small JPEG
-            with suppress(Exception):  # metadata can be damaged in any way; the pixels are not
-                ImageOps.exif_transpose(rgb, in_place=True)
+        return to_square(image, size)
+
+
+def to_square(image: Image.Image, size: int) -> np.ndarray:
+    """Do what `decode` does with an image that was opened but not decoded yet."""
+    image.draft(None, (2 * size, 2 * size))  # a JPEG many times too large is decoded at a fraction of its size
+    rgb = _rgb(image)
+    if "exif" in image.info:  # reading it costs a fifteenth of decoding a small JPEG
+        with suppress(Exception):  # metadata can be damaged in any way; the pixels are not
+            ImageOps.exif_transpose(rgb, in_place=True)
     shorter = min(rgb.size)
     if max(rgb.size) > LONGEST * shorter:
         width, height = (min(side, LONGEST * shorter) for side in rgb.size)

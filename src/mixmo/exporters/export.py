@@ -137,7 +137,9 @@ def export(
     left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
     fitted.check_classes(count)
     names, sets, abstain = tuple(classes or ()), fitted.conformal, fitted.selective
-    metadata = Metadata(names, size, *left, normalise, temperature, members, why is None, precision, sets, abstain)
+    resize = known.resize if known is not None and known.size == size else None
+    done = (*left, normalise, temperature, members, why is None, precision)
+    metadata = Metadata(names, size, *done, sets, abstain, resize)
     with staging_folder(path) as folder:
         draft = folder / path.name
         with Work(f"writing {path.name}"):

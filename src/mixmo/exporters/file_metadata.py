@@ -1,8 +1,8 @@
 """The metadata of an exported file, for whoever uses it without this package."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from mixmo._version import __version__
@@ -35,6 +35,7 @@ class Metadata:
     precision: str
     sets: Conformal | None = None  # the classes k with 1 - p_k <= quantile ("lac"), where p is at temperature 1
     abstain: Selective | None = None  # where max_k p_k <= threshold, of the same p
+    resize: int | None = None  # shorter side of an image before its centre is cropped; None: that of `size`
 
     @property
     def colour(self) -> str:
@@ -56,6 +57,23 @@ class Metadata:
     def to_strings(self) -> dict[str, str]:
         """Return the same for ONNX, whose metadata are strings: text as it is, all else as JSON."""
         return {key: v if isinstance(v, str) else json.dumps(v) for key, v in self.to_dict().items()}
+
+    @classmethod
+    def from_strings(cls, strings: Mapping[str, str]) -> "Metadata":
+        """Restore what `to_strings` returned; a UserError if it is not all there."""
+        try:
+            saved = {field.name: strings[field.name] for field in fields(cls) if field.name in strings}
+            known: dict[str, Any] = {
+                name: text if name == "precision" else json.loads(text) for name, text in saved.items()
+            }
+            for name in ("classes", "size", "mean", "std"):
+                known[name] = tuple(known[name])
+            for name, kind in (("sets", Conformal), ("abstain", Selective)):
+                if known.get(name) is not None:
+                    known[name] = kind(**known[name])
+            return cls(**known)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"the file has no metadata of mixmo ({error}); write it with `mixmo export`") from error
 
 
 def check_statistics(

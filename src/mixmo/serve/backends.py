@@ -1,0 +1,133 @@
+"""What computes the predictions: networks in PyTorch, or an exported ONNX file in onnxruntime."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mixmo.augment.basic import normalise
+from mixmo.calibration.posthoc import Calibration
+from mixmo.exporters import onnx
+from mixmo.exporters.file_metadata import Metadata
+from mixmo.inference.predict import check_multiplex, default_batch, predict
+from mixmo.inference.prediction import Prediction
+from mixmo.models.metadata import About
+from mixmo.models.network import Ensemble, Network
+from mixmo.utils.errors import UserError, first_line
+
+MIX_A_FILE = "an ONNX file reads one image per pass; serve the network that it was exported from to mix two images"
+MIX_SEVERAL = "several networks are served as one ensemble; serve one of them to mix two images"
+
+
+class Backend(Protocol):
+    """A network that is served. Only one thread may call it."""
+
+    name: str  # of the model, as the user gave it
+    runtime: str  # "PyTorch" or "ONNX Runtime"
+    device: torch.device
+    about: About
+    members: int  # heads of all networks
+
+    @property
+    def batch(self) -> int:
+        """Images per forward pass that fit well into memory."""
+        ...
+
+    def predict(self, images_NHWC: Tensor) -> Prediction:
+        """Predict prepared uint8 images (N, H, W, C)."""
+        ...
+
+    def mixing_network(self) -> Ensemble:
+        """Return the network whose M inputs can be mixed, or raise a UserError that says why there is none."""
+        ...
+
+
+class TorchBackend:
+    """One network in PyTorch, or several as one ensemble.
+
+    Args:
+        nets: Networks on one device, with metadata.
+        name: Of the model.
+        calibration: What `mixmo.calibrate` fitted to the ensemble.
+    """
+
+    runtime = "PyTorch"
+
+    def __init__(self, nets: Sequence[Ensemble], name: str, calibration: Calibration | None = None) -> None:
+        about = nets[0].about
+        if about is None:
+            raise UserError(f"{name} has no metadata on how to prepare images; set net.about = mixmo.About(...)")
+        self.nets, self.name, self.calibration = [net.eval() for net in nets], name, calibration
+        self.about = about if calibration is None else about.calibrated(calibration)
+        self.device = next(nets[0].parameters()).device
+        self.members = sum(net.num_heads for net in nets)
+
+    @property
+    def batch(self) -> int:
+        most = 32 if self.device.type == "cpu" else 128  # larger ones are hardly faster and let others wait
+        return min(most, default_batch(self.device, self.about.size[1] * self.about.size[2]))
+
+    def predict(self, images_NHWC: Tensor) -> Prediction:
+        return predict(self.nets, images_NHWC, calibration=self.calibration, batch_size=self.batch)
+
+    def mixing_network(self) -> Ensemble:
+        if len(self.nets) > 1:
+            raise UserError(MIX_SEVERAL)
+        net = self.nets[0]
+        check_multiplex(net, 2)
+        if isinstance(net, Network) and net.concat:
+            raise UserError("the encodings of this network are concatenated, not mixed; serve a MixMo network")
+        return net
+
+
+class OnnxBackend:
+    """A file that `mixmo export` wrote, in onnxruntime on the CPU."""
+
+    runtime = "ONNX Runtime"
+
+    def __init__(self, path: Path) -> None:
+        onnx.check_installed()
+        if not path.is_file():
+            raise UserError(f"{path} does not exist; give an ONNX file that `mixmo export` wrote")
+        try:
+            self.session = onnx.Session(path)
+        except Exception as error:  # onnxruntime has an exception for each kind of damage
+            raise UserError(f"{path} cannot be read as ONNX ({first_line(error)}); export it again") from error
+        metadata = Metadata.from_strings(self.session.session.get_modelmeta().custom_metadata_map)
+        if not metadata.mean:
+            raise UserError(f"{path} does not know how images are normalised; export it with mean= and std=")
+        self.name, self.device, self.members = path.name, torch.device("cpu"), metadata.members
+        self.temperature, self.calibration = metadata.temperature, _calibration(metadata)
+        self.about = About(
+            metadata.size,
+            metadata.mean,
+            metadata.std,
+            classes=metadata.classes or None,
+            resize=metadata.resize,
+            calibration=self.calibration,
+        )
+
+    @property
+    def batch(self) -> int:
+        return min(32, default_batch(self.device, self.about.size[1] * self.about.size[2]))
+
+    def predict(self, images_NHWC: Tensor) -> Prediction:
+        logits = [self._logits(part) for part in images_NHWC.split(self.batch)]
+        return Prediction(torch.cat(logits, dim=1), self.calibration)
+
+    def _logits(self, images_NHWC: Tensor) -> Tensor:
+        """T log p, which are the logits z up to a constant per member: the file outputs p = softmax(z / T)."""
+        images_NCHW = normalise(images_NHWC, self.about.mean, self.about.std).contiguous()
+        members_NMK = self.session(images_NCHW)["members"]
+        return self.temperature * members_NMK.clamp_min(torch.finfo(members_NMK.dtype).tiny).log().transpose(0, 1)
+
+    def mixing_network(self) -> Ensemble:
+        raise UserError(MIX_A_FILE)
+
+
+def _calibration(metadata: Metadata) -> Calibration | None:
+    if metadata.sets is None and metadata.abstain is None and metadata.temperature == 1:
+        return None
+    return Calibration(metadata.temperature, metadata.sets, metadata.abstain)

@@ -1,0 +1,84 @@
+"""Read the body of a request: files of a form, or JSON."""
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from mixmo.serve.errors import Refused, printable
+from mixmo.serve.images import Upload
+from mixmo.serve.schema import Images
+
+B = TypeVar("B", bound=BaseModel)
+LARGE = 2**18  # bytes of JSON that are parsed in a thread
+EXAMPLE = "see /docs for an example"
+
+
+async def read_uploads(request: Request, most: int) -> list[Upload]:
+    """Return the images of a request, at most `most`."""
+    kind = content_type(request)
+    if kind == "multipart/form-data":
+        return await _files(request, most)
+    if kind != "application/json":
+        given = f"'{printable(kind)}'" if kind else "missing"
+        raise Refused(415, f"the content type is {given}; send files as multipart/form-data, or application/json")
+    images = (await read_json(request, Images)).images
+    if len(images) > most:
+        raise too_many(most)
+    return [Upload(None, image) for image in images]
+
+
+async def read_json(request: Request, kind: type[B]) -> B:
+    """Return the JSON of a request."""
+    if content_type(request) != "application/json":
+        raise Refused(415, "the content type is not application/json; send JSON")
+    body = await request.body()
+    try:
+        if len(body) > LARGE:
+            return await run_in_threadpool(kind.model_validate_json, body)
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise Refused(400, f"the body is not JSON ({printable(first['msg'])}); {EXAMPLE}") from None
+        raise Refused(422, invalid(first["loc"], first["msg"])) from None
+
+
+def invalid(where: tuple[int | str, ...], message: str) -> str:
+    """Return the sentence of a field that is wrong."""
+    place = printable(".".join(map(str, where))) or "body"
+    return f"{place}: {message[:1].lower()}{printable(message[1:])}; {EXAMPLE}"
+
+
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def too_many(most: int) -> Refused:
+    return Refused(413, f"a request may hold {most} images; send the others in requests of their own")
+
+
+async def _files(request: Request, most: int) -> list[Upload]:
+    parser = MultiPartParser(request.headers, request.stream(), max_files=most, max_fields=most)
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        if error.message.startswith("Too many files"):
+            raise too_many(most) from None
+        raise Refused(400, f"the form cannot be read ({printable(error.message)}); {EXAMPLE}") from None
+    except KeyError:  # no boundary
+        raise Refused(400, f"the content type has no boundary; {EXAMPLE}") from None
+    uploads = []
+    try:
+        for name, part in form.multi_items():
+            if not isinstance(part, UploadFile):
+                raise Refused(422, f"the field '{printable(name)}' is text; send image files, with file names")
+            uploads.append(Upload(part.filename or None, await part.read()))
+    finally:
+        await form.close()
+    if not uploads:
+        raise Refused(422, "the form holds no files; send at least one image in the field 'files'")
+    return uploads

@@ -1,0 +1,27 @@
+"""Errors of the service: a status and one sentence, sent as {"error": "..."}."""
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+RETRY = {"Retry-After": "1"}
+
+
+class Refused(HTTPException):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status, sentence, headers)
+
+
+def error_response(error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+def printable(text: str, most: int = 80) -> str:
+    """Return a text of the client without control characters, cut to a length.
+
+    >>> printable("a\\x1b[31mb.png")
+    'a?[31mb.png'
+    """
+    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return clean if len(clean) <= most else clean[: most - 1] + "…"

@@ -1,0 +1,102 @@
+"""From the bytes of an image file to the pixels that the network reads, within the limits."""
+
+import base64
+import binascii
+import io
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from mixmo.augment.basic import to_shape
+from mixmo.data.decode import to_square
+from mixmo.inference.preparation import resized_side
+from mixmo.models.metadata import About
+from mixmo.serve.errors import Refused, printable
+from mixmo.utils.errors import first_line
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # no vector graphics, which are programs
+LISTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or PPM"
+
+
+class Upload(NamedTuple):
+    """An image file that a client sent."""
+
+    name: str | None  # of the file
+    content: bytes | str  # base64 if it is text
+
+
+def prepare(uploads: list[Upload], about: About, max_pixels: int, exact: bool = False) -> Tensor:
+    """Decode, resize and crop images as in training: uint8 (N, H, W, C).
+
+    Args:
+        uploads: The files.
+        about: How images are prepared.
+        max_pixels: Most pixels of an image.
+        exact: Take an image that has the network's input size as it is, as `mixmo.predict` does with arrays.
+
+    Raises:
+        Refused: If one is no image, damaged or too large.
+    """
+    channels, height, width = about.size
+    images = []
+    for number, upload in enumerate(uploads, start=1):
+        square = _square(upload, _where(number, upload, len(uploads)), about, max_pixels, exact)
+        edge = (len(square) - height) // 2
+        images.append(square[edge : edge + height, edge : edge + width])
+    images_NHWC = torch.from_numpy(np.stack(images))
+    return images_NHWC if channels == 3 else to_shape(images_NHWC, channels, height, width)
+
+
+def to_png(image_HWC: Tensor) -> str:
+    """Return uint8 pixels as a data URL, without loss.
+
+    >>> to_png(torch.zeros(2, 2, 3, dtype=torch.uint8))[:27]
+    'data:image/png;base64,iVBOR'
+    """
+    file = io.BytesIO()
+    pixels = image_HWC[..., 0] if image_HWC.shape[-1] == 1 else image_HWC
+    Image.fromarray(pixels.numpy()).save(file, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _square(upload: Upload, where: str, about: About, max_pixels: int, exact: bool) -> np.ndarray:
+    content = _from_base64(upload.content, where) if isinstance(upload.content, str) else upload.content
+    if not content:
+        raise Refused(400, f"{where} is empty; send the bytes of an image file")
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise _too_large(where, max_pixels)
+            if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: photographs with a preview
+                raise Refused(422, f"{where} has several frames; send one of them as an image of its own")
+            as_it_is = exact and image.size == (about.size[2], about.size[1])
+            return to_square(image, image.width if as_it_is else resized_side(about))
+    except Refused:
+        raise
+    except Image.DecompressionBombError:
+        raise _too_large(where, max_pixels) from None
+    except UnidentifiedImageError:
+        raise Refused(415, f"{where} is no image in a format that is read; send {LISTED}") from None
+    except Exception as error:  # a damaged file can raise nearly anything in PIL
+        raise Refused(422, f"{where} cannot be decoded ({printable(first_line(error))}); save it again") from error
+
+
+def _from_base64(text: str, where: str) -> bytes:
+    """Decode base64, also after the header of a data URL."""
+    data = text.partition(",")[2] if text.startswith("data:") else text
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refused(422, f"{where} is not base64; encode the bytes of an image file") from None
+
+
+def _too_large(where: str, max_pixels: int) -> Refused:
+    return Refused(413, f"{where} has more than {max_pixels:,} pixels; send a smaller one")
+
+
+def _where(number: int, upload: Upload, count: int) -> str:
+    which = f"image {number} of {count}" if count > 1 else "the image"
+    return f"{which} ({printable(upload.name)})" if upload.name else which

@@ -1,0 +1,92 @@
+"""Run the service until it is stopped."""
+
+import contextlib
+import ipaddress
+import socket
+import warnings
+from collections.abc import Callable
+
+import uvicorn
+from fastapi import FastAPI
+from PIL import Image
+
+from mixmo.utils.errors import UserError
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+SHORTEST_TOKEN = 16
+GRACE = 10  # seconds that requests have to end when the service is stopped
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "example.org")]
+    [True, True, True, False, False, False]
+    """
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def check_exposure(host: str, token: str) -> None:
+    """Check that a service that other machines reach has a token."""
+    how = "python -c 'import secrets; print(secrets.token_urlsafe())' makes one"
+    if not token and not is_loopback(host):
+        raise UserError(f"other machines reach {host}; set a token in the environment variable MIXMO_TOKEN ({how})")
+    if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
+        raise UserError(f"the token is shorter than {SHORTEST_TOKEN} letters, or not plain text; {how}")
+
+
+def allowed_hosts(host: str, token: str) -> tuple[str, ...]:
+    """Return the host names that requests may use; any where a token protects the answers."""
+    return () if token else tuple({*LOOPBACK_NAMES, host})
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket with an address; port 0 is a free one. It listens when the service starts, not before."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends small packets at once only if the protocol is named; otherwise each answer is 40 ms late.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        return listening
+    except (OSError, OverflowError) as error:
+        listening.close()
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot listen on {host}, port {port} ({reason}); give another --port or --host") from error
+
+
+def address(listening: socket.socket) -> str:
+    """Return the URL of a socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """uvicorn that says when it is ready."""
+
+    def __init__(self, app: FastAPI, ready: Callable[[], None] = lambda: None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE
+            )
+        )
+        self.ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.ready()
+
+
+def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; requests in work are finished first."""
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # such images are rejected
+    server = Server(app, ready)
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after it has stopped
+        server.run(sockets=[listening])
+    if not server.started:
+        raise UserError("the service could not start; the lines above say why")

@@ -1,0 +1,165 @@
+"""One thread that owns the network and predicts the images of concurrent requests in one forward pass."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixmo.serve.backends import Backend
+from mixmo.serve.rows import Row, describe
+
+
+@dataclass(eq=False)
+class Job:
+    """What a request waits for: rows of its images, or the result of a call."""
+
+    images: Tensor | None  # uint8 (N, H, W, C); None: `call`
+    top: int = 0
+    call: Callable[[], Any] | None = None
+    future: Future[Any] = field(default_factory=Future)
+    queued: float = field(default_factory=time.perf_counter)
+
+    @property
+    def count(self) -> int:
+        return 0 if self.images is None else len(self.images)
+
+
+class ClosedError(RuntimeError):
+    """The service is being stopped."""
+
+
+class Worker:
+    """Batches what concurrent requests ask for.
+
+    The thread takes all that is queued, up to `batch` images. It waits up to `window` seconds for more only if more is
+    likely to come: another request has arrived and is being decoded (`arriving`), or the last batch was of several
+    requests. So a single client never waits, and many clients are batched.
+
+    Args:
+        backend: Computes the predictions.
+        batch: Images per forward pass.
+        window: Longest wait, in seconds.
+        observe: Called after each batch with its images, its seconds and the seconds that each job waited.
+    """
+
+    def __init__(
+        self, backend: Backend, batch: int, window: float, observe: Callable[[int, float, list[float]], None]
+    ) -> None:
+        self.backend, self.batch, self.window, self.observe = backend, batch, window, observe
+        self.arriving = 0  # requests that have arrived and are not queued yet
+        self._together = 0  # requests in the last batch
+        self._jobs: deque[Job] = deque()
+        self._ready = threading.Condition()
+        self._closing = False
+        # A thread of its own also keeps OpenMP from spinning between layers: it counts more threads than cores then,
+        # and lets them sleep. On two busy cores, predictions in the main thread took three times as long.
+        self._thread = threading.Thread(target=self._work, name="mixmo-network", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and not self._closing
+
+    @property
+    def waiting(self) -> int:
+        """Images in the queue."""
+        return sum(job.count for job in tuple(self._jobs))
+
+    def start(self) -> None:
+        """Predict once, which is slower than later on, and begin."""
+        channels, height, width = self.backend.about.size
+        self.backend.predict(torch.zeros(1, height, width, channels, dtype=torch.uint8))
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish what is queued, and end the thread."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """Say that a request has arrived whose images are being decoded."""
+        self.arriving += 1
+        try:
+            yield
+        finally:
+            self.arriving -= 1
+
+    def predict(self, images_NHWC: Tensor, top: int) -> Future[list[Row]]:
+        """Queue the images of a request; the future gives one row each, with the `top` most probable classes."""
+        return self._put(Job(images_NHWC, top))
+
+    def call(self, function: Callable[[], Any]) -> Future[Any]:
+        """Queue a function that uses the network."""
+        return self._put(Job(None, call=function))
+
+    def _put(self, job: Job) -> Future[Any]:
+        with self._ready:
+            if self._closing:
+                raise ClosedError
+            self._jobs.append(job)
+            self._ready.notify()
+        return job.future
+
+    def _work(self) -> None:
+        while jobs := self._take():
+            running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
+            if not running:
+                continue
+            begun = time.perf_counter()
+            self._finish(running)
+            waits = [begun - job.queued for job in running]
+            self.observe(sum(job.count for job in running), time.perf_counter() - begun, waits)
+
+    def _take(self) -> list[Job]:
+        """Return the jobs of the next forward pass; none at the end."""
+        with self._ready:
+            while not self._jobs:
+                if self._closing:
+                    return []
+                self._ready.wait()
+            latest = time.perf_counter() + self.window
+            while self.waiting < self.batch and (self.arriving or self._together > 1):
+                left = latest - time.perf_counter()
+                if left <= 0 or not self._ready.wait(left):
+                    break
+            jobs = [self._jobs.popleft()]
+            count = jobs[0].count
+            while count and self._jobs and 0 < self._jobs[0].count <= self.batch - count:
+                jobs.append(self._jobs.popleft())
+                count += jobs[-1].count
+            self._together = len(jobs)
+            return jobs
+
+    def _finish(self, jobs: list[Job]) -> None:
+        try:
+            results = self._results(jobs)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].future.set_exception(error)
+                return
+            for job in jobs:  # one of them is the cause; the others shall not suffer
+                self._finish([job])
+            return
+        for job, result in zip(jobs, results, strict=True):
+            job.future.set_result(result)
+
+    def _results(self, jobs: list[Job]) -> list[Any]:
+        if jobs[0].call is not None:
+            return [jobs[0].call()]
+        prediction = self.backend.predict(torch.cat([job.images for job in jobs if job.images is not None]))
+        rows = describe(prediction, self.backend.about.classes, max(job.top for job in jobs))
+        results, start = [], 0
+        for job in jobs:
+            results.append([row.cut(job.top) for row in rows[start : start + job.count]])
+            start += job.count
+        return results
