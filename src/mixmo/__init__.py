@@ -28,6 +28,7 @@ _PUBLIC = {  # the public names by module; each is imported when it is first use
     "mixing.types": ("Mix",),
     "models": ("Ensemble", "Network", "create"),
     "models.metadata": ("About",),
+    "reports.build": ("report",),
     "surgery.convert": ("convert",),
     "surgery.fold": ("fold",),
     "surgery.wrap": ("wrap",),
@@ -58,6 +59,7 @@ if TYPE_CHECKING:  # the same for type checkers
     from mixmo.models import Network as Network
     from mixmo.models import create as create
     from mixmo.models.metadata import About as About
+    from mixmo.reports.build import report as report
     from mixmo.surgery.convert import convert as convert
     from mixmo.surgery.fold import fold as fold
     from mixmo.surgery.wrap import wrap as wrap

@@ -109,7 +109,7 @@ def test_a_run_with_heads_of_ones_own(page: dict[str, Any], kind: str) -> None:
 
 def test_the_name_of_a_family_may_have_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "v2_wide", FAMILIES["wrn"])
-    net = named("digits/cut-mixmo").replace(model="v2_wide").network(3, 3)
+    net = named("digits/cut-mixmo").replace(model="v2_wide").network(3, (3, 32, 32))
     assert parameters(net) == parameters(mixmo.create("wrn10_2", classes=3))
 
 

@@ -55,3 +55,12 @@ def test_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(blocks("deploy.md")[0], names)
     assert names["net"].about.scores == {"top1": 0.81}
     assert names["net"].about.calibration.temperature == 1.5
+
+
+def test_report(runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "cut").symlink_to(runs[0].path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"images": digits.test.images[:9]}
+    exec(blocks("report.md")[0], names)
+    assert (tmp_path / "cut.html").read_text() == names["page"].html

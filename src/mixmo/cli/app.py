@@ -15,7 +15,11 @@ COMMANDS = {
     "train": "train a recipe into a run directory",
     "eval": "score a run or a saved network, or several as one ensemble",
     "compare": "scores and recipes of runs side by side, mean and std over seeds",
+    "report": "one HTML page about a run, or about several side by side",
+    "runs": "all runs below a folder: state, progress and scores",
+    "watch": "a live page of all runs below a folder",
     "predict": "classes, probabilities and uncertainty of image files",
+    "serve": "predictions over HTTP, and a page to try a network",
     "data": "download, check and corrupt data sets",
     "export": "write a network as one ONNX or PyTorch file",
     "list": "recipes, models, masks, datasets, metrics, shipped networks, ...",
@@ -35,10 +39,11 @@ An ensemble for the price of one network.
 Example: mixmo train cifar100/cut-mixmo --width 4 --out runs/cut
 
 options:
-  --plugin FILE.py   with any command, repeatable: import a file that registers
-                     user-defined masks, networks, data sets or metrics; as are
-                     the files in the environment variable MIXMO_PLUGINS, and
-                     installed packages with an entry point `mixmo.plugins`
+  --plugin FILE.py   with any command, repeatable: import a file or module that
+                     registers user-defined masks, networks, data sets or
+                     metrics, or makes the backbone of a run; as are those in
+                     the environment variable MIXMO_PLUGINS, and installed
+                     packages with an entry point `mixmo.plugins`
   --version          print the version
 """
 TRAINING = ("train", "bench", "show", "demo", "reproduce")
