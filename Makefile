@@ -2,11 +2,12 @@
 # make test    set up, then ruff, mypy, the import contract, the documentation and all tests
 # make quick   ruff and the fast tests (a minute on two cores)
 # make docs    build the documentation into site/, strictly
+# make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
 PYTHON ?= python3
 BIN := .venv/bin
 QUICK := mixing metrics calibration augment inference recipes models utils
 
-.PHONY: setup demo test quick lint docs format clean
+.PHONY: setup demo test quick lint docs browser format clean
 
 setup: .venv/ready
 
@@ -31,6 +32,9 @@ docs: setup
 
 test: lint docs
 	$(BIN)/pytest -n 2
+
+browser:
+	command -v chromedriver || { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }
 
 quick: setup
 	$(BIN)/ruff check .
