@@ -1,5 +1,7 @@
 """The timed step is that of the training loop, on random images."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -72,7 +74,7 @@ def test_warm_up_lasts_until_a_graph_would_be_recorded(monkeypatch: pytest.Monke
     made = timer()
     seen = recorded(made, monkeypatch)
     clock = iter([3.0, 5.5])
-    monkeypatch.setattr("mixmo.engine.step_timer.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("mixmo.engine.step_timer.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     assert made.warm_up() == 2.5
     assert len(seen) == Graph.WARMUP + 1
 
@@ -89,7 +91,7 @@ def test_an_estimate_is_of_the_steps_after_the_warm_up(
         now, steps = now + (each if steps else 100.0), steps + 1
 
     monkeypatch.setattr(StepTimer, "next_step", next_step)
-    monkeypatch.setattr("mixmo.engine.estimate.time.monotonic", lambda: now)
+    monkeypatch.setattr("mixmo.engine.estimate.time", SimpleNamespace(monotonic=lambda: now))
     recipe = TINY.replace(epochs=3, validation=6)  # 16 images are left: 4 steps
     assert estimate(recipe, FACTS, CPU) == Estimate("CPU", 12, 4, each, 12 * each)
     assert steps == 1 + measured

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -414,7 +415,7 @@ def test_a_reason_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_time_left_is_that_of_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three runs of one epoch each, which cost the same. One was there before; one is made in ten seconds."""
     now, store, plan = [100.0], Store(tmp_path), recipes("best-ensembles")
-    monkeypatch.setattr("mixmo.reproduce.execute.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("mixmo.reproduce.execute.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def make(recipe: Recipe) -> None:
         store.folder(recipe).mkdir(parents=True)
