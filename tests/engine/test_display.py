@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mixmo.data.types import Dataset
-from mixmo.engine import Runtime, train
+from mixmo.engine import Runtime, display, train
 from mixmo.engine.display import Progress, header
 from mixmo.engine.schedule import Schedule
 from mixmo.recipes import named
@@ -28,7 +28,8 @@ RECORD = {
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in (progress, display):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(progress, "TICK", 1e6)  # nobody looks but the test
     return now
 

@@ -25,9 +25,9 @@ def timer(recipe: Recipe = TINY) -> StepTimer:
     return StepTimer(recipe, random_dataset("random", FACTS, CPU), CPU, compiled=False)
 
 
-def recorded(made: StepTimer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Draws, float, float]]:
+def recorded(made: StepTimer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Draws, float, float, float]]:
     """What its steps are asked for from now on; none is made."""
-    seen: list[tuple[Draws, float, float]] = []
+    seen: list[tuple[Draws, float, float, float]] = []
     monkeypatch.setattr(made, "step", lambda *asked: seen.append(asked))
     return seen
 
@@ -37,13 +37,13 @@ def test_steps_walk_through_the_images_epoch_by_epoch(monkeypatch: pytest.Monkey
     seen = recorded(made, monkeypatch)
     for _ in range(7):
         made.next_step()
-    samples = [draws.unique.tolist() for draws, _, _ in seen]
+    samples = [draws.unique.tolist() for draws, *_ in seen]
     epoch = [number for step in samples[:5] for number in step]
     assert len(set(epoch)) == 20 == len(epoch)
     assert epoch != sorted(epoch)
     assert samples[5:] == samples[:2]
-    assert [lr for _, lr, _ in seen] == [made.schedule.lr(number) for number in range(7)]
-    assert {chance for _, _, chance in seen} == {made.batches.mixer.chance(0.0)}
+    assert [lr for _, lr, *_ in seen] == [made.schedule.lr(number) for number in range(7)]
+    assert {chance for _, _, chance, _ in seen} == {made.batches.mixer.chance(0.0)}
     assert not torch.equal(seen[0][0].order, seen[5][0].order)  # the same images, drawn anew
 
 
