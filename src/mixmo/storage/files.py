@@ -54,7 +54,7 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
         return
     import fcntl
 
-    with path.open("w") as file:
+    with path.open("w") as file, _closed_in_forks(file):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -69,6 +69,28 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
             with suppress(OSError):
                 if _is_same(path, file):  # the folder may have been cleared, and another process begun to work there
                     path.unlink()
+
+
+_held: set[IO[str]] = set()  # by this process
+
+
+@contextmanager
+def _closed_in_forks(file: IO[str]) -> Iterator[None]:
+    """Close a file in forked processes, such as a DataLoader's workers: they would hold its lock after our death."""
+    _held.add(file)
+    try:
+        yield
+    finally:
+        _held.discard(file)
+
+
+def _close_held() -> None:
+    for file in _held:
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_held)
 
 
 def _is_same(path: Path, file: IO[str]) -> bool:
