@@ -15,7 +15,7 @@ from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches, Draws
 from mixmo.engine.budget import fit_epochs, measure
 from mixmo.engine.display import Progress, header
-from mixmo.engine.distributed import World, raise_if_process_lost
+from mixmo.engine.distributed import World, lost_processes_named
 from mixmo.engine.initialization import fresh_network, load_teacher, start_normalisation
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import average_statistics, synchronise
@@ -125,7 +125,8 @@ class Trainer:
     def run(self, until: int | None = None) -> None:
         """Train to the last step, or to step `until`; on a signal, save and stop before."""
         state, last = self.state, self.schedule.steps if until is None else min(until, self.schedule.steps)
-        with stop_signals() as stopped, self.closed():
+        # Inside stop_signals: torchrun sends SIGTERM while the others find out which process was lost.
+        with stop_signals() as stopped, lost_processes_named(self.world, self.run_folder.path), self.closed():
             self.begin()
             lines = header(self.schedule, self.dataset, self.net, self.device, self.run_folder.path, state.step)
             with Progress(self.schedule, state.step, lines) as progress:
@@ -293,6 +294,5 @@ class Trainer:
             self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
             with suppress(Exception):  # the first error is the one to report
                 self.checkpoints.wait()
-            raise_if_process_lost(error, self.world, self.state.step, self.checkpoints.latest())
             raise
         self.loggers.finish("success")
