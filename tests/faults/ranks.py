@@ -29,7 +29,7 @@ from mixmo.data.digits import digits
 from mixmo.engine.distributed import end
 from mixmo.engine.step import Step
 
-COMMAND = [*SMALL, "--epochs", "4", "--save_seconds", "0", "--wait_seconds", "20", *COMMON]
+COMMAND = [*SMALL, "--epochs", "4", "--save_seconds", "0", "--wait_seconds", "10", *COMMON]
 
 
 def in_step(number: int, fault: Callable[[], Any]) -> Callable[[], None]:
@@ -75,7 +75,7 @@ class Fault(NamedTuple):
 FAULTS = {
     "killed": Fault(in_step(7, signalled(signal.SIGKILL))),
     "stopped": Fault(in_step(7, signalled(signal.SIGSTOP))),
-    "slow": Fault(in_step(7, lambda: time.sleep(50))),
+    "slow": Fault(in_step(7, lambda: time.sleep(30))),
     "out of memory": Fault(in_step(7, out_of_memory)),
     "killed at the start": Fault(signalled(signal.SIGKILL)),
     "another recipe": Fault(options=("--lr", "0.3"), named="(process 1): "),
@@ -90,22 +90,24 @@ class Job(NamedTuple):
 
 
 def start(folder: Path, fault: Fault = Fault(), resume: bool = False) -> Job:  # noqa: B008
-    """Run two processes until one has ended, and the other for 40 s at most, as torchrun does."""
+    """Run two processes; when one has ended, send SIGTERM to the other, and after 30 s SIGKILL, as torchrun does."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     began, log = time.monotonic(), folder / "log"
     log.unlink(missing_ok=True)
     ranks = [fork(rank, port, folder, log, fault if rank else Fault(), resume) for rank in range(2)]
     statuses: dict[int, int] = {}
-    while len(statuses) < 2 and time.monotonic() < began + 60:
+    until = began + 120
+    while len(statuses) < 2 and time.monotonic() < until:
         for rank, process in enumerate(ranks):
             if rank not in statuses and (found := os.waitpid(process, os.WNOHANG))[0]:
                 statuses[rank] = os.waitstatus_to_exitcode(found[1])
+                until = time.monotonic() + 30
                 for other in set(ranks) - {process}:
                     with suppress(ProcessLookupError):
                         os.kill(other, signal.SIGTERM)
         time.sleep(0.05)
-    for rank in {0, 1} - statuses.keys():  # torchrun does so after 30 s
+    for rank in {0, 1} - statuses.keys():
         os.kill(ranks[rank], signal.SIGKILL)
         statuses[rank] = os.waitstatus_to_exitcode(os.waitpid(ranks[rank], 0)[1])
     return Job([statuses[0], statuses[1]], log.read_text(), time.monotonic() - began)

@@ -153,12 +153,12 @@ def workers_in(folder: Path) -> list[str]:
 def content(folder: Path, training: bool) -> dict[str, Any]:
     """Everything below a folder by name, without measured times.
 
-    Nothing cleans up a hidden file that a kill leaves outside of runs: such files are left out.
+    Left out are lock files, which nobody holds any more, and the temporary files that a kill leaves outside of runs.
     """
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
-        hidden = path.name.startswith(".") and path.suffix in (".tmp", ".lock")
-        if path.is_file() and (training or not hidden):
+        left = path.name.endswith(".lock") or (path.suffix == ".tmp" and not training)
+        if path.is_file() and not left:
             found[str(path.relative_to(folder))] = plain(path)
     return found
 
