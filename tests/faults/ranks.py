@@ -77,7 +77,7 @@ FAULTS = {
     "stopped": Fault(in_step(7, signalled(signal.SIGSTOP))),
     "slow": Fault(in_step(7, lambda: time.sleep(30))),
     "out of memory": Fault(in_step(7, out_of_memory)),
-    "killed at the start": Fault(signalled(signal.SIGKILL)),
+    "killed at the start": Fault(signalled(signal.SIGKILL), named=""),  # torchrun names it
     "another recipe": Fault(options=("--lr", "0.3"), named="(process 1): "),
     "other data": Fault(changed_digits, named="process 1 has another data than process 0 (images"),
 }

@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,14 +72,14 @@ SCENARIOS = {
 }
 
 
-def watch(folder: str, kill_at: int | None) -> list[int]:
-    """Count the file events below a folder from now on; kill this process before number `kill_at`."""
+def watch(folder: str, at: Collection[int], number: int = signal.SIGKILL) -> list[int]:
+    """Count the file events below a folder from now on; send this process a signal before some of them."""
     numbers, seen = itertools.count(1), [0]
 
     def event() -> None:
         seen[0] = next(numbers)
-        if seen[0] == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if seen[0] in at:
+            os.kill(os.getpid(), number)
 
     def audit(name: str, arguments: tuple[Any, ...]) -> None:
         writes = name == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
@@ -116,7 +117,7 @@ def run(words: list[str], folder: Path, event: int | None = None, after: float |
             os.chdir(folder)
             for stream, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, os.open(log, 0o1101)), (2, 1)):
                 os.dup2(file, stream)
-            seen = watch(str(folder), event)
+            seen = watch(str(folder), {event} if event else ())
             status = main(words)
             sys.stdout.flush()
             tally.write_text("\n".join([str(seen[0]), *sys.modules]))

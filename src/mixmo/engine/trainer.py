@@ -14,6 +14,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches, Draws
 from mixmo.engine.budget import fit_epochs, measure
+from mixmo.engine.disk import Disk
 from mixmo.engine.display import Progress, header
 from mixmo.engine.distributed import World, lost_processes_named
 from mixmo.engine.initialization import fresh_network, load_teacher, start_normalisation
@@ -70,6 +71,7 @@ class Trainer:
             shard_mb=runtime.shard_mb,
             compact=runtime.compact,
         )
+        self.disk = Disk(run, self.checkpoints)
         resumed = self.checkpoints.latest() is not None
         if resumed:
             check_data(run, recipe, dataset)
@@ -134,6 +136,7 @@ class Trainer:
                 while state.step < last and not self.stopping and not self.has_converged():
                     self.train_epoch(last, stopped, progress)
                     self.checkpoint(self.end_epoch(progress))
+            self.disk.finish()
             self.save()
             self.checkpoints.wait()
             if state.step == self.schedule.steps or self.has_converged():
@@ -233,7 +236,7 @@ class Trainer:
             self.best = {name: tensor.clone() for name, tensor in self.scorer.net.state_dict().items()}
         record = epoch_record(state, self.schedule, scored, time.monotonic() - began)
         if self.world.writes:
-            self.run_folder.add_metrics(record)
+            self.disk.log(record)
             self.loggers.log(record)
         state.logged = (state.logged or {}) | checksums.hash_lines([record])  # a copy: one may be being saved
         state.epochs_logged, state.meter = record["epoch"], (0.0, 0.0)
@@ -244,6 +247,7 @@ class Trainer:
         """Save if enough time has passed, or if the checkpoint of this epoch is to be kept."""
         kept = epoch and self.runtime.keep_every and epoch % self.runtime.keep_every == 0
         if kept or time.monotonic() - self.saved > self.runtime.save_seconds:
+            self.disk.settle()
             self.save()
             self.saved = time.monotonic()
 

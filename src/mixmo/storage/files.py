@@ -13,11 +13,15 @@ from typing import IO
 from mixmo.utils.errors import UserError
 
 REMEDIES = {  # by the reason that a file cannot be written
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or inodes (`df -i`)"),
     errno.EFBIG: "allow larger files (`ulimit -f`) or give --shard-mb",
     errno.ENOENT: "put back its folder, which was removed or moved",
-    errno.EACCES: "make its folder writable",
+    **dict.fromkeys((errno.EACCES, errno.EROFS), "make its folder writable"),
 }
+
+
+class DiskError(UserError):
+    """A file could not be written."""
 
 
 @contextmanager
@@ -37,13 +41,20 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Raise errors of the file system as a UserError that names `path` and the remedy for its reason."""
+    """Raise errors of the file system as a DiskError that names `path` and the remedy for its reason."""
     try:
         yield
     except OSError as error:
-        remedy = REMEDIES.get(error.errno or 0, "check that disk")
-        intact = f"what was there before is intact: {remedy}, then run the command again, a training with --resume"
-        raise UserError(f"{path} could not be written ({error.strerror}); {intact}") from error
+        what, again = (
+            f"{path} could not be written ({error.strerror})",
+            "run the command again, a training with --resume",
+        )
+        raise DiskError(f"{what}; what was there before is intact: {remedy(error)}, then {again}") from error
+
+
+def remedy(error: OSError) -> str:
+    """Return what to do about a file that cannot be written."""
+    return REMEDIES.get(error.errno or 0, "check that disk")
 
 
 @contextmanager
