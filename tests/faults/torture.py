@@ -232,6 +232,8 @@ def trial(
         history += f"killed at event {event}, after {after} s: status {ended.status}\n{ended.said}"
         words = [*scenario.command, *scenario.again]
         orphans_end(words, folder)
+    if kills == 0:  # it ended before its time
+        return trial(scenario, expected, folder, world, chance)
     ended = run(words, folder)
     found = content(folder / "work", scenario.command[0] == "train")
     complete = "exists already and is not overwritten" in ended.said  # all was done when it was killed
