@@ -2,12 +2,15 @@
 # make test    set up, then ruff, mypy, the import contract, the documentation and all tests
 # make quick   ruff and the fast tests (a minute on two cores)
 # make docs    build the documentation into site/, strictly
+# make torture kill commands at COUNT moments (SEED) and compare with undisturbed ones; 500 take a quarter of an hour
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
 PYTHON ?= python3
+COUNT ?= 500
+SEED ?= 0
 BIN := .venv/bin
 QUICK := mixing metrics calibration augment inference recipes models utils
 
-.PHONY: setup demo test quick lint docs browser format clean
+.PHONY: setup demo test quick lint docs torture browser format clean
 
 setup: .venv/ready
 
@@ -32,6 +35,9 @@ docs: setup
 
 test: lint docs
 	$(BIN)/pytest -n 2
+
+torture: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/torture.py --count $(COUNT) --seed $(SEED)
 
 browser:
 	command -v chromedriver || { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }

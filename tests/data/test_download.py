@@ -199,7 +199,17 @@ def test_the_same_command_resumes_after_a_kill(
     if step == "md5":
         assert_fails(tmp_path, "md5")
     get("cifar10", tmp_path)
-    assert (tmp_path / "cifar-10-batches-py" / "data").read_bytes() == NOISE
+    assert unpacked(tmp_path)
+
+
+def test_an_archive_is_removed_if_the_process_was_killed_when_it_was_unpacked(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(download, "check", lambda *_: Findings("", []))
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-python.tar.gz.part").write_bytes(GOOD)
+    get("cifar10", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-batches-py"]
 
 
 def test_after_too_many_broken_connections_the_next_call_resumes(server: Server, tmp_path: Path):
@@ -331,7 +341,7 @@ def test_a_server_that_closes_every_connection_is_an_error(tmp_path: Path, monke
 
 def test_a_decompression_bomb_is_rejected(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     offer(monkeypatch, server, archive({"cifar-10-batches-py/zeros": bytes(20_000_000)}))
-    path = tmp_path / "cifar-10-python.tar.gz"
+    path = tmp_path / "cifar-10-python.tar.gz.part"
     assert_fails(tmp_path, str(path), "exceeds")
     assert list(tmp_path.iterdir()) == [path]
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,19 +15,19 @@ from safetensors.torch import load_file
 
 from mixmo import UserError
 from mixmo.engine import Runtime, train
-from mixmo.engine.distributed import World
+from mixmo.engine.distributed import World, lost_processes_named
 from mixmo.engine.preflight import check_world
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.trainer import Trainer
 from mixmo.recipes import named
+from mixmo.runs.directory import Run
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 
 
-def start(*arguments: str, seconds: float = 240) -> subprocess.CompletedProcess[str]:
+def start(*arguments: str, seconds: float = 240, restarts: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
-        [*command, str(SCRIPT), *arguments],
+        [*command, "--max-restarts", str(restarts), str(SCRIPT), *arguments],
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -122,17 +123,14 @@ def test_an_epoch_that_they_could_not_score_is_saved(both: Path, script: ModuleT
     assert [line["epoch"] for line in run.read_metrics()] == [1]
 
 
-def test_a_lost_process_is_reported_and_the_run_resumes(script: ModuleType, tmp_path: Path) -> None:
-    done = start(str(tmp_path), "lose")
-    assert done.returncode != 0
-    assert "another process of this training was lost" in done.stderr
-    assert "--resume" in done.stderr
-    checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
-    assert checkpoints
-    recipe = named("digits/cut-mixmo").replace(width=1)
-    step = int(checkpoints[-1].name)
-    run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True), resume=True, until=step + 2)
-    assert (run.path / "checkpoints" / f"{step + 2:08d}" / "state.json").is_file()
+def test_a_lost_process_is_named_and_torchrun_resumes_the_run(script: ModuleType, tmp_path: Path) -> None:
+    """With --max-restarts, by the same command."""
+    done = start(str(tmp_path), "lose", restarts=1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "process 1 of this training has ended or does not answer" in done.stderr
+    assert re.search(r"the checkpoint of step \d+ is complete: start all of them again with --resume", done.stderr)
+    assert re.search(r"\d+ steps are done", done.stderr)  # it did not begin anew
+    assert Run.open(tmp_path / "run").is_finished()
 
 
 def test_one_of_several_ends_with_its_status_and_not_as_python_does(tmp_path: Path) -> None:
@@ -153,18 +151,20 @@ command()
     assert "nonsense" in done.stderr
 
 
-def test_a_process_lost_while_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_errors_of_the_connection_mean_a_lost_process(tmp_path: Path) -> None:
     class Two(World):
         size = 2
 
-    def score(trainer: Trainer) -> None:
-        trainer.world = Two()
-        raise RuntimeError("[/a/gloo/pair.cc:537] Connection closed by peer [::1]:25510. GLHF!")
+        def silent(self) -> list[int]:
+            return [1]
 
-    monkeypatch.setattr(Trainer, "score", score)
-    recipe = named("digits/cut-mixmo").replace(epochs=1, width=1, batch_size=512)
-    with pytest.raises(UserError, match=r"lost by step 5 \(Connection closed by peer .*no checkpoint"):
-        train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True))
+    closed = RuntimeError("[/a/gloo/pair.cc:537] Connection closed by peer [::1]:25510. GLHF!")
+    named = r"process 1 .* does not answer \(Connection closed by peer \[::1\]:25510\); no checkpoint exists: start all"
+    with pytest.raises(UserError, match=named), lost_processes_named(Two(), tmp_path):
+        raise closed
+    for world, error in ((Two(), RuntimeError("shapes differ")), (World(), closed)):
+        with pytest.raises(RuntimeError, match=re.escape(str(error))), lost_processes_named(world, tmp_path):
+            raise error
 
 
 class Three(World):

@@ -1,7 +1,8 @@
-"""A disk that fills up: whichever write fails, one sentence says so, and --resume ends at the undisturbed result."""
+"""A disk that fills up: whichever write fails, one sentence says so, and the end is the undisturbed result."""
 
 import errno
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from mixmo import UserError
 from mixmo.engine import Runtime, train
 from mixmo.recipes import named
 from mixmo.runs.directory import Run
+from mixmo.runs.metrics_log import append_line
+from mixmo.storage.files import write_errors
 
 RECIPE = named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=512, validation=200)
 RUNTIME = Runtime(device="cpu", quiet=True, keep_every=1)
@@ -63,8 +66,75 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, int]:
 def test_any_write_may_fail(finished: tuple[Run, int], tmp_path: Path, share: float) -> None:
     undisturbed, writes = finished
     out = tmp_path / "run"
-    with full_after(1 + round(share * (writes - 1))), pytest.raises((UserError, OSError), match="No space left"):
-        train(RECIPE, out, RUNTIME)
-    assert not (out / "scores.json").exists()
+    with full_after(1 + round(share * (writes - 1))), warnings.catch_warnings(record=True) as caught:
+        try:
+            train(RECIPE, out, RUNTIME)
+        except (UserError, OSError) as error:
+            said = str(error)
+        else:
+            said = " ".join(str(warning.message) for warning in caught)
+    assert "No space left" in said
     assert same(train(RECIPE, out, RUNTIME, resume=True), undisturbed)
     assert not list(out.rglob("*.tmp"))
+
+
+class Writable:
+    """A logger after whose first epoch the disk can be written again."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        self.patch.undo()
+
+    def log_hyperparams(self, params: dict[str, Any]) -> None: ...
+    def finalize(self, status: str) -> None: ...
+
+
+def test_training_goes_on_while_metrics_cannot_be_written(
+    finished: tuple[Run, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that is read-only for an epoch: nothing is lost."""
+
+    def read_only(path: Path, _: object) -> None:
+        with write_errors(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("mixmo.runs.directory.append_line", read_only)
+    with pytest.warns(UserWarning, match=r"metrics.jsonl could not be written \(Read-only.*training goes on"):
+        run = train(RECIPE, tmp_path / "run", RUNTIME, loggers=[Writable(monkeypatch)])
+    assert same(run, finished[0])
+
+
+def test_training_goes_on_without_a_checkpoint(
+    finished: tuple[Run, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full for the checkpoint of the first epoch; that of the last is written."""
+    written, rename = list[str](), Path.rename
+
+    def full_at_first(path: Path, target: Path) -> Path:
+        written.append(target.name)
+        if len(written) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", full_at_first)
+    with pytest.warns(UserWarning, match=r"could not be written \(No space left.*training goes on"):
+        run = train(RECIPE, tmp_path / "run", RUNTIME)
+    assert same(run, finished[0])
+    assert [path.name for path in (run.path / "checkpoints").glob("[0-9]*")] == [written[-1]]
+
+
+def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "metrics.jsonl"
+    append_line(log, {"epoch": 1})
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match="No space left"):
+            append_line(log, {"epoch": 2})
+    append_line(log, {"epoch": 2})
+    assert log.read_text() == '{"epoch": 1}\n{"epoch": 2}\n'

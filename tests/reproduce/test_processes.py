@@ -1,5 +1,7 @@
 """Several runs at a time, and plans that are worked off in sittings."""
 
+import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from helpers import assert_same
 from mixmo.engine import Runtime, train
 from mixmo.recipes import named
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce import execute
+from mixmo.reproduce import execute, processes
 from mixmo.reproduce.execute import epochs_logged, run_by_workers
 from mixmo.reproduce.processes import Processes
 from mixmo.reproduce.store import Store
@@ -61,3 +63,12 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path, capsys: 
     assert list(run_by_workers([wrong, right], store, Processes(replace(RUNTIME, data=tmp_path)), jobs=2)) == [wrong]
     assert store.find(right) is not None
     assert "cifar100" in capsys.readouterr().err
+
+
+def test_a_worker_whose_parent_is_killed_saves_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on SIGTERM; the same command would find its runs taken otherwise."""
+    sent = list[tuple[int, int]]()
+    monkeypatch.setattr(processes.multiprocessing, "parent_process", lambda: SimpleNamespace(join=lambda: None))
+    monkeypatch.setattr(processes.os, "kill", lambda *number: sent.append(number))
+    processes._stop_without_parent()
+    assert sent == [(os.getpid(), signal.SIGTERM)]

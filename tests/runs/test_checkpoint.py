@@ -218,6 +218,28 @@ def test_checkpoint_of_the_same_step_is_never_removed(tmp_path: Path, monkeypatc
     assert checkpoints.latest() == tmp_path / "00000004"
 
 
+def test_checkpoint_to_keep_stays_if_the_process_is_killed_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the rename, nothing else may be needed for it to stay."""
+    net, optimizer = small()
+    checkpoints = Checkpoints(tmp_path, every=2)
+    rename = Path.rename
+
+    def killed(source: Path, target: Path) -> None:
+        rename(source, target)
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        checkpoints.save(State(step=2), net, optimizer, None)
+        with pytest.raises(RuntimeError, match="killed"):
+            checkpoints.wait()
+    checkpoints.save(State(step=3), net, optimizer, None)
+    checkpoints.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000002", "00000003"]
+
+
 def test_every_kth_epoch_is_scored(tmp_path: Path) -> None:
     """The last epoch is always scored; the training loss is that of all epochs since the last line."""
     whole = train(SMALL.replace(epochs=5), tmp_path / "whole", Runtime(device="cpu", quiet=True))

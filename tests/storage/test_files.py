@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,22 @@ def test_lock_works_without_support_of_the_file_system(tmp_path: Path, monkeypat
     with file_lock(tmp_path / "lock", "busy"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_forked_process_does_not_hold_the_lock_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """As a DataLoader's workers, which live on for some seconds."""
+    reading, writing = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        with file_lock(tmp_path / "lock", "busy"):
+            if os.fork() == 0:
+                os.close(writing)
+                os.read(reading, 1)  # until the test closes the pipe
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(holder, 0)
+    with file_lock(tmp_path / "lock", "busy"):
+        pass
+    os.close(reading)
+    os.close(writing)

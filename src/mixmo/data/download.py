@@ -1,7 +1,6 @@
 """Download a data set from its official site: resumed after a broken connection, verified, and unpacked safely."""
 
 import http.client
-import os
 import ssl
 import urllib.error
 import urllib.request
@@ -82,36 +81,36 @@ def get(name: str, to: Path) -> Path:
     if name not in SOURCES:
         raise unknown("data set to download", name, SOURCES)
     source = SOURCES[name]
-    folder = to / source.folder
+    folder, part = to / source.folder, to / f"{source.archive}.part"
     if folder.exists():
         if faults := check(name, to).faults:
             raise UserError(f"{folder} exists already and is damaged; delete it to download it again: {faults[0]}")
+        part.unlink(missing_ok=True)  # of a process that was killed when all was unpacked
         return folder
     busy = f"another process is downloading {name} into {to}; wait until it has ended"
     with write_errors(folder):
         to.mkdir(parents=True, exist_ok=True)
         with file_lock(to / f".{source.archive}.lock", busy):
             if not folder.exists():  # the other process may have ended since
-                _get(source, to)
+                _get(source, to, part)
     return folder
 
 
-def _get(source: Source, to: Path) -> None:
+def _get(source: Source, to: Path, part: Path) -> None:
     archive = to / source.archive
     by_hand = archive.exists()
-    file = archive if by_hand else to / f"{source.archive}.part"
+    file = archive if by_hand else part
     if not by_hand:
-        _download(source, file)
+        _download(source, part)
     with Work(f"verifying {source.archive}"):
         found = md5(file)
     if found != source.md5:
         if not by_hand:
             file.unlink()
         raise UserError(f"{file} has the md5 {found} instead of {source.md5}; download it again from {source.url}")
-    os.replace(file, archive)
-    unpack(archive, to / source.folder, source.members, source.size)
+    unpack(file, to / source.folder, source.members, source.size)
     if not by_hand:
-        archive.unlink()
+        part.unlink(missing_ok=True)
 
 
 def _download(source: Source, part: Path) -> None:

@@ -35,8 +35,12 @@ def unpack(archive: Path, folder: Path, members: int, size: int) -> None:
 
 def _unpack_all(archive: Path, to: Path, members: int, size: int) -> None:
     unpacked = 0
-    unpacker = _zip if archive.suffix == ".zip" else _tar
-    with archive.open("rb") as file, Bytes(f"unpacking {archive.name}", archive.stat().st_size) as work:
+    unpacker = _zip if ".zip" in archive.suffixes else _tar
+    doing = f"unpacking {archive.name.removesuffix('.part')}"
+    with (
+        archive.open("rb") as file,
+        Bytes(doing, archive.stat().st_size) as work,
+    ):
         for count, (name, more, place) in enumerate(unpacker(archive, file, to), 1):
             unpacked += more
             work.advance(place - work.done)

@@ -9,8 +9,10 @@ import inspect
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mixmo.utils.errors import UserError, first_line
 
 T = TypeVar("T")
+ANSWER = 5.0  # seconds that the others have to say that they are there, when one was lost
 
 
 class World:
@@ -65,11 +68,19 @@ class World:
         """Return the value of the writing process."""
         return value
 
+    def all(self, value: T) -> list[T]:
+        """Return the values of all processes by rank."""
+        return [value]
+
+    def silent(self) -> list[int]:
+        """Return the ranks that do not call this too within some seconds: those that were lost."""
+        return []
+
 
 class Processes(World):
     """Connected processes with one device each."""
 
-    def __init__(self, accelerator: str) -> None:
+    def __init__(self, accelerator: str, wait: float) -> None:
         from lightning_fabric import Fabric
         from lightning_fabric.strategies.ddp import DDPStrategy
 
@@ -77,15 +88,16 @@ class Processes(World):
         world = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
         # Synchronised batch statistics are alike everywhere already. The option's name changed after torch 2.11.
         known = inspect.signature(DistributedDataParallel.__init__).parameters
-        options: dict[str, Any] = {"gradient_as_bucket_view": True}
+        options: dict[str, Any] = {"gradient_as_bucket_view": True, "timeout": timedelta(seconds=wait)}
         options["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
         self.fabric = Fabric(
             accelerator=accelerator, devices=world // nodes, num_nodes=nodes, strategy=DDPStrategy(**options)
         )
         self.fabric.launch()
         self.rank, self.size = self.fabric.global_rank, self.fabric.world_size
+        self.store = dist.distributed_c10d._get_default_store()
         self.device = self.fabric.device
-        self.hosts = dist.new_group(backend="gloo") if self.device.type == "cuda" else None
+        self.hosts = dist.new_group(backend="gloo", timeout=options["timeout"]) if self.device.type == "cuda" else None
         atexit.register(dist.destroy_process_group)  # gloo's threads, left running, may abort a process that ends
 
     @contextmanager
@@ -120,14 +132,29 @@ class Processes(World):
         dist.broadcast_object_list(box, 0, self.hosts)
         return box[0]
 
+    def all(self, value: T) -> list[T]:
+        values: list[T] = [value] * self.size
+        dist.all_gather_object(values, value, self.hosts)
+        return values
+
+    def silent(self) -> list[int]:
+        keys = {rank: f"mixmo/lost/{rank}" for rank in range(self.size)}
+        with suppress(dist.DistError, RuntimeError):  # without the store, nobody knows
+            self.store.set(keys[self.rank], "")
+            until = time.monotonic() + ANSWER
+            while not self.store.check(list(keys.values())) and time.monotonic() < until:
+                time.sleep(0.1)
+            return [rank for rank, key in keys.items() if not self.store.check([key])]
+        return []
+
 
 @functools.cache
-def world(accelerator: str) -> World:
-    """Return the processes that torchrun or Slurm started, or this one alone."""
+def world(accelerator: str, wait: float) -> World:
+    """Return the processes that torchrun or Slurm started, which `wait` seconds for each other, or this one alone."""
     if not (dist.is_torchelastic_launched() or slurm()):
         return World()
     try:
-        return Processes(accelerator)
+        return Processes(accelerator, wait)
     except (RuntimeError, ValueError) as error:  # Fabric's own errors are of these kinds
         reason = f"the processes could not be connected ({first_line(error)})"
         raise UserError(f"{reason}; start as many per node as it has devices") from error
@@ -151,14 +178,21 @@ def slurm() -> bool:
     return SLURMEnvironment.detect()
 
 
-def raise_if_process_lost(error: BaseException, world: World, step: int, checkpoint: Path | None) -> None:
-    """Raise a UserError if this error means that another process has ended, during a step or while scoring."""
-    words = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL")
-    lost = isinstance(error, dist.DistError) or any(word in str(error) for word in words)
-    if world.size > 1 and isinstance(error, RuntimeError) and lost:
-        kept = f"the checkpoint of step {int(checkpoint.name)} is complete" if checkpoint else "no checkpoint exists"
+@contextmanager
+def lost_processes_named(world: World, out: Path) -> Iterator[None]:
+    """Raise a UserError that names the processes that have ended or do not answer, if an error means that."""
+    words = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Timed out", "timed out")
+    try:
+        yield
+    except RuntimeError as error:
+        lost = isinstance(error, dist.DistError) or any(word in str(error) for word in words)
+        if world.size == 1 or not lost:
+            raise
+        steps = [int(path.name) for path in (out / "checkpoints").glob("[0-9]*")]
+        kept = f"the checkpoint of step {max(steps)} is complete" if steps else "no checkpoint exists"
         reason = re.sub(r"^\[\S+\] ", "", first_line(error)).partition(". ")[0]  # without source file and advice
-        what = f"another process of this training was lost by step {step} ({reason})"
+        who = [f"process {rank}" for rank in world.silent()] or ["another process"]
+        what = f"{' and '.join(who)} of this training has ended or does not answer ({reason})"
         raise UserError(f"{what}; {kept}: start all of them again with --resume") from error
 
 

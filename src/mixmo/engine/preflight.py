@@ -3,6 +3,7 @@
 from itertools import zip_longest
 
 import torch
+from torch import Tensor
 
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.data.types import Dataset
@@ -67,6 +68,22 @@ def check_world(recipe: Recipe, world: World) -> None:
     if parts % world.size:
         what = f"{parts} {'ghost batches' if recipe.ghost else 'images'} per step"
         raise UserError(f"{what} cannot be divided among {world.size} processes; take another batch_size")
+
+
+def check_same(recipe: Recipe, dataset: Dataset, world: World) -> None:
+    """Raise an error, in all processes, if they were started with different recipes or found different data."""
+    if world.size == 1:
+        return
+    pixels = (split.images.sum().item() for split in (dataset.train, dataset.test) if isinstance(split.images, Tensor))
+    labels = [split.labels.cpu().numpy().tobytes() for split in (dataset.train, dataset.test)]
+    found = {"recipe": recipe.to_dict(), "data": {"images": [*pixels], "labels": labels, "classes": dataset.classes}}
+    for rank, other in enumerate(everywhere := world.all(found)):
+        for what, first in everywhere[0].items():
+            if different := [key for key, value in first.items() if other[what][key] != value]:
+                raise UserError(
+                    f"process {rank} has another {what} than process 0 ({', '.join(different[:3])} differ); "
+                    "start all with the same command, where they find the same files"
+                )
 
 
 def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:

@@ -42,11 +42,13 @@ class Runtime:
     logger: str | None = None
     """Also log every scored epoch to csv, tensorboard, or a class with Lightning's logger interface
     (my.module.Logger); separate several with commas."""
+    wait_seconds: float = 1800.0
+    """Several processes: how long they wait for one that is slow or stopped before the training ends."""
     quiet: bool = False
     """Print no progress."""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "save_seconds", "minutes", "score_every", "keep_every", "shard_mb"):
+        for name in ("workers", "save_seconds", "minutes", "score_every", "keep_every", "shard_mb", "wait_seconds"):
             value, zero = getattr(self, name), name in ("workers", "save_seconds")
             if value is not None and not (value > 0 or (zero and value == 0)):
                 raise UserError(f"{name} = {value}; give a positive number")
@@ -68,4 +70,4 @@ class Runtime:
     def world(self) -> World:
         """Return the processes that train together."""
         on_gpu = torch.cuda.is_available() if self.device == "auto" else self.device.startswith("cuda")
-        return world("cuda" if on_gpu else "cpu")
+        return world("cuda" if on_gpu else "cpu", self.wait_seconds)

@@ -14,8 +14,9 @@ from mixmo.data.types import Dataset
 from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches, Draws
 from mixmo.engine.budget import fit_epochs, measure
+from mixmo.engine.disk import Disk
 from mixmo.engine.display import Progress, header
-from mixmo.engine.distributed import World, raise_if_process_lost
+from mixmo.engine.distributed import World, lost_processes_named
 from mixmo.engine.initialization import fresh_network, load_teacher, start_normalisation
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import average_statistics, synchronise
@@ -70,6 +71,7 @@ class Trainer:
             shard_mb=runtime.shard_mb,
             compact=runtime.compact,
         )
+        self.disk = Disk(run, self.checkpoints)
         resumed = self.checkpoints.latest() is not None
         if resumed:
             check_data(run, recipe, dataset)
@@ -125,7 +127,8 @@ class Trainer:
     def run(self, until: int | None = None) -> None:
         """Train to the last step, or to step `until`; on a signal, save and stop before."""
         state, last = self.state, self.schedule.steps if until is None else min(until, self.schedule.steps)
-        with stop_signals() as stopped, self.closed():
+        # Inside stop_signals: torchrun sends SIGTERM while the others find out which process was lost.
+        with stop_signals() as stopped, lost_processes_named(self.world, self.run_folder.path), self.closed():
             self.begin()
             lines = header(self.schedule, self.dataset, self.net, self.device, self.run_folder.path, state.step)
             with Progress(self.schedule, state.step, lines) as progress:
@@ -133,6 +136,7 @@ class Trainer:
                 while state.step < last and not self.stopping and not self.has_converged():
                     self.train_epoch(last, stopped, progress)
                     self.checkpoint(self.end_epoch(progress))
+            self.disk.finish()
             self.save()
             self.checkpoints.wait()
             if state.step == self.schedule.steps or self.has_converged():
@@ -232,7 +236,7 @@ class Trainer:
             self.best = {name: tensor.clone() for name, tensor in self.scorer.net.state_dict().items()}
         record = epoch_record(state, self.schedule, scored, time.monotonic() - began)
         if self.world.writes:
-            self.run_folder.add_metrics(record)
+            self.disk.log(record)
             self.loggers.log(record)
         state.logged = (state.logged or {}) | checksums.hash_lines([record])  # a copy: one may be being saved
         state.epochs_logged, state.meter = record["epoch"], (0.0, 0.0)
@@ -243,6 +247,7 @@ class Trainer:
         """Save if enough time has passed, or if the checkpoint of this epoch is to be kept."""
         kept = epoch and self.runtime.keep_every and epoch % self.runtime.keep_every == 0
         if kept or time.monotonic() - self.saved > self.runtime.save_seconds:
+            self.disk.settle()
             self.save()
             self.saved = time.monotonic()
 
@@ -293,6 +298,5 @@ class Trainer:
             self.loggers.finish("interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
             with suppress(Exception):  # the first error is the one to report
                 self.checkpoints.wait()
-            raise_if_process_lost(error, self.world, self.state.step, self.checkpoints.latest())
             raise
         self.loggers.finish("success")

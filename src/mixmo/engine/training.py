@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from mixmo import data
+from mixmo.engine.distributed import lost_processes_named
 from mixmo.engine.loggers import Logger
-from mixmo.engine.preflight import check_fit, check_world
+from mixmo.engine.preflight import check_fit, check_same, check_world
 from mixmo.engine.resume import change_epochs, open_run
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.trainer import Trainer
@@ -59,6 +60,7 @@ def train(
     with ExitStack() as held:
         held.enter_context(shown(not runtime.quiet and world.writes))
         held.enter_context(memory.advised(LESS_MEMORY))
+        held.enter_context(lost_processes_named(world, out))
         with world.first():
             if resume and is_run(out):  # it may lie where there are no data, and nobody can write
                 run = open_run(recipe, out, resume, fitted)
@@ -81,6 +83,7 @@ def train(
                 run, stored = Run.open(out), recipe
             if run.is_finished():  # by another process, since the last look
                 return run
+        check_same(recipe, dataset, world)
         if recipe.networks == 1:
             trainer = Trainer(stored, dataset, run, runtime, device, loggers)
             if runtime.minutes is not None and trainer.state.step == 0:

@@ -2,6 +2,9 @@
 
 import multiprocessing
 import multiprocessing.connection
+import os
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -61,6 +64,7 @@ class Processes:
 
 def _train(recipe: Recipe, folder: Path, runtime: Runtime, threads: int, report: Connection) -> None:
     torch.set_num_threads(threads)  # their number decides the last bits on a CPU
+    threading.Thread(target=_stop_without_parent, daemon=True).start()
     try:
         train(recipe, folder, runtime, resume=True)
         report.send("")
@@ -71,3 +75,11 @@ def _train(recipe: Recipe, folder: Path, runtime: Runtime, threads: int, report:
     except BaseException as error:
         report.send(first_line(error))
         raise
+
+
+def _stop_without_parent() -> None:
+    """Save and stop when the parent was killed, or the same command would find its runs taken."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)

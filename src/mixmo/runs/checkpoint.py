@@ -117,13 +117,15 @@ class Checkpoints:
                 if best is not None and state.best_step not in (None, self.best_stored):
                     save_tensors(self._packed(best), self.best_path(state.best_step), self.shard_mb)
                     self.best_stored = state.best_step
-                # An existing checkpoint of this step is equal; atomic_write it would leave none for a moment.
-                if not (final / "state.json").is_file():
+                # An existing checkpoint of this step is equal; to replace it would leave none for a moment.
+                new = not (final / "state.json").is_file()
+                if new:
                     self._write_folder(temporary, state, parts)
+                if self.every and state.step % self.every == 0:
+                    ((temporary if new else final) / "kept").touch()
+                if new:
                     shutil.rmtree(final, ignore_errors=True)
                     temporary.rename(final)
-                if self.every and state.step % self.every == 0:
-                    (final / "kept").touch()
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._prune(final)

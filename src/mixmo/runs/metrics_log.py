@@ -45,11 +45,17 @@ def _parse(text: str, path: Path) -> list[dict[str, Any]]:
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
-    """Append one epoch, which is on the disk before the checkpoint that counts it."""
-    with write_errors(path), path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Append one epoch, which is on the disk before the checkpoint that counts it; or nothing at all."""
+    text = (json.dumps(line) + "\n").encode()
+    with write_errors(path), path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            while text:
+                text = text[file.write(text) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def flat(value: Any, between: str, path: str = "") -> Iterator[tuple[str, float]]:

@@ -13,11 +13,15 @@ from typing import IO
 from mixmo.utils.errors import UserError
 
 REMEDIES = {  # by the reason that a file cannot be written
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or inodes (`df -i`)"),
     errno.EFBIG: "allow larger files (`ulimit -f`) or give --shard-mb",
     errno.ENOENT: "put back its folder, which was removed or moved",
-    errno.EACCES: "make its folder writable",
+    **dict.fromkeys((errno.EACCES, errno.EROFS), "make its folder writable"),
 }
+
+
+class DiskError(UserError):
+    """A file could not be written."""
 
 
 @contextmanager
@@ -37,13 +41,20 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Raise errors of the file system as a UserError that names `path` and the remedy for its reason."""
+    """Raise errors of the file system as a DiskError that names `path` and the remedy for its reason."""
     try:
         yield
     except OSError as error:
-        remedy = REMEDIES.get(error.errno or 0, "check that disk")
-        intact = f"what was there before is intact: {remedy}, then run the command again, a training with --resume"
-        raise UserError(f"{path} could not be written ({error.strerror}); {intact}") from error
+        what, again = (
+            f"{path} could not be written ({error.strerror})",
+            "run the command again, a training with --resume",
+        )
+        raise DiskError(f"{what}; what was there before is intact: {remedy(error)}, then {again}") from error
+
+
+def remedy(error: OSError) -> str:
+    """Return what to do about a file that cannot be written."""
+    return REMEDIES.get(error.errno or 0, "check that disk")
 
 
 @contextmanager
@@ -54,7 +65,7 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
         return
     import fcntl
 
-    with path.open("w") as file:
+    with path.open("w") as file, _closed_in_forks(file):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -69,6 +80,28 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
             with suppress(OSError):
                 if _is_same(path, file):  # the folder may have been cleared, and another process begun to work there
                     path.unlink()
+
+
+_held: set[IO[str]] = set()  # by this process
+
+
+@contextmanager
+def _closed_in_forks(file: IO[str]) -> Iterator[None]:
+    """Close a file in forked processes, such as a DataLoader's workers: they would hold its lock after our death."""
+    _held.add(file)
+    try:
+        yield
+    finally:
+        _held.discard(file)
+
+
+def _close_held() -> None:
+    for file in _held:
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_held)
 
 
 def _is_same(path: Path, file: IO[str]) -> bool:

@@ -1,0 +1,55 @@
+"""What training does with a disk that is full, read-only or gone: it warns, goes on, and tries again."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mixmo.runs.checkpoint import Checkpoints
+from mixmo.runs.directory import Run
+from mixmo.storage.files import DiskError, remedy
+
+
+class Disk:
+    """The checkpoints and metrics of a run, of which a write may fail until the training ends."""
+
+    def __init__(self, run: Run, checkpoints: Checkpoints) -> None:
+        self.run, self.checkpoints = run, checkpoints
+        self.unlogged: list[dict[str, Any]] = []  # lines that metrics.jsonl lacks
+        self.warned = False
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl, or keep it until one can be written."""
+        self.unlogged.append(record)
+        with self._warned():
+            self._write_lines()
+
+    def settle(self) -> None:
+        """Wait for the last checkpoint, and write the lines that are missing."""
+        with self._warned():
+            self.checkpoints.wait()
+        with self._warned():
+            self._write_lines()
+
+    def finish(self) -> None:
+        """As `settle`, but an error if lines cannot be written: nothing comes after this."""
+        with self._warned():  # the last checkpoint is written next
+            self.checkpoints.wait()
+        self._write_lines()
+
+    def _write_lines(self) -> None:
+        while self.unlogged:
+            self.run.add_metrics(self.unlogged[0])
+            del self.unlogged[0]
+
+    @contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Turn an error of the disk into a warning, once."""
+        try:
+            yield
+        except DiskError as error:
+            if not self.warned:
+                self.warned = True
+                what, cause = str(error).partition("; ")[0], error.__cause__
+                advice = f": {remedy(cause)}" if isinstance(cause, OSError) else ""
+                warnings.warn(f"{what}; training goes on and tries again{advice}", stacklevel=4)

@@ -1,0 +1,35 @@
+"""A dozen of the trials of `make torture`, and the faults of several processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or not Path("/proc").is_dir(), reason="Linux")
+
+
+def output(script: str, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, HERE / script, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_command_ends_as_if_nothing_had_happened() -> None:
+    scenarios = ["train", "train --keep-every", "train --stream, a worker", "data get", "data corrupt"]
+    assert "12 trials; 12 survived" in output("torture.py", "--count", "12", "--only", *scenarios)
+
+
+@pytest.mark.slow
+def test_processes_that_are_lost_are_named_and_the_training_resumes() -> None:
+    assert "named the process, and resumed" in output("ranks.py", "--only", "killed", "other data", "out of memory")
