@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -54,6 +54,15 @@ class Runtime:
             value, zero = getattr(self, name), name in ("workers", "save_seconds")
             if value is not None and not (value > 0 or (zero and value == 0)):
                 raise UserError(f"{name} = {value}; give a positive number")
+
+    def compiled(self, device: torch.device) -> bool:
+        """Return whether to compile the step."""
+        return device.type == "cuda" if self.compile is None else self.compile
+
+    def options(self, device: torch.device) -> dict[str, Any]:
+        """Return the options that change numbers, if only the last bits: what a rerun needs to be identical."""
+        chosen = {name: getattr(self, name) for name in ("score_every", "compact", "on_nan")}
+        return {**chosen, "compile": self.compiled(device)}
 
     def resolve(self) -> torch.device:
         """Return the device of this process."""

@@ -97,7 +97,7 @@ class Trainer:
         self.best: dict[str, Tensor] | None = self.checkpoints.best(self.state)
         self.scored: dict[str, Scored] | None = None  # of the last epoch
         on_gpu = device.type == "cuda"
-        compiled = on_gpu if runtime.compile is None else runtime.compile
+        compiled = runtime.compiled(device)
         self.step = Step(
             self.net,
             self.optimizer,
@@ -165,7 +165,8 @@ class Trainer:
         if not world.writes:
             return
         (run.path / checksums.NAME).unlink(missing_ok=True)  # of a run that was finished before
-        run.write("environment.json", json.dumps({**environment(self.device), "processes": world.size}, indent=2))
+        made_with = {**environment(self.device), "processes": world.size, "options": self.runtime.options(self.device)}
+        run.write("environment.json", json.dumps(made_with, indent=2))
         run.write("dataset.json", json.dumps(dataset_record(self.dataset, self.recipe), indent=2))
         lines = run.read_metrics(until=state.epochs_logged)
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
