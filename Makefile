@@ -51,7 +51,7 @@ quick: setup
 # have other hashes: its version is in constraints.txt, and that of its CUDA packages in its own metadata.
 lock: .venv/tools/ready
 	printf '%s\n' $(CUDA) > .venv/tools/excludes
-	echo hatchling | .venv/tools/bin/uv pip compile --quiet pyproject.toml - --extra dev --generate-hashes \
+	printf 'hatchling\neditables\n' | .venv/tools/bin/uv pip compile --quiet pyproject.toml - --extra dev --generate-hashes \
 	  --python-version 3.11.5 --python-platform x86_64-unknown-linux-gnu --constraint constraints.txt \
 	  --excludes .venv/tools/excludes --no-emit-package torch --no-annotate --custom-compile-command 'make lock' \
 	  --output-file requirements.lock
