@@ -4,21 +4,27 @@
 # make docs    build the documentation into site/, strictly
 # make torture kill commands at COUNT moments (SEED) and compare with undisturbed ones; 500 take a quarter of an hour
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
+# make lock    resolve requirements.lock anew, keeping versions that still fit; remove the file first to upgrade all
+# make audit   look the locked versions up in PyPI's advisories; a message where these cannot be reached
+# make sbom    write what is installed to sbom.json (CycloneDX)
 PYTHON ?= python3
 COUNT ?= 500
 SEED ?= 0
 BIN := .venv/bin
 QUICK := mixing metrics calibration augment inference recipes models utils
+TOOLS := uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0
+CUDA := cuda-bindings cuda-toolkit triton nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvshmem-cu13
 
-.PHONY: setup demo test quick lint docs torture browser format clean
+.PHONY: setup demo test quick lint docs torture browser lock audit sbom format clean
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps torchvision==0.28.0
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 demo: setup
@@ -46,6 +52,29 @@ quick: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pytest -n 2 -m "not slow" $(addprefix tests/,$(QUICK))
+
+# For Python 3.11 on Linux, with the hashes of all files of each version. Without torch, whose builds for CPUs and GPUs
+# have other hashes: its version is in constraints.txt, and that of its CUDA packages in its own metadata.
+lock: .venv/tools/ready
+	printf '%s\n' $(CUDA) > .venv/tools/excludes
+	printf 'hatchling\neditables\n' | .venv/tools/bin/uv pip compile --quiet pyproject.toml - --extra dev --generate-hashes \
+	  --python-version 3.11.5 --python-platform x86_64-unknown-linux-gnu --constraint constraints.txt \
+	  --excludes .venv/tools/excludes --no-emit-package torch --no-annotate --custom-compile-command 'make lock' \
+	  --output-file requirements.lock
+
+audit: .venv/tools/ready
+	@if curl --silent --fail --output /dev/null https://pypi.org/pypi/pip/24.0/json; \
+	then .venv/tools/bin/pip-audit --disable-pip --requirement requirements.lock; \
+	else echo "not audited: the advisories of pypi.org cannot be reached from here" >&2; fi
+
+sbom: setup .venv/tools/ready
+	.venv/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file sbom.json \
+	  $(BIN)/python
+
+.venv/tools/ready: .venv/ready
+	$(BIN)/python -m venv .venv/tools
+	.venv/tools/bin/python -m pip install --quiet $(TOOLS)
+	touch $@
 
 format: setup
 	$(BIN)/ruff check --fix .

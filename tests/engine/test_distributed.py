@@ -101,6 +101,13 @@ def test_resume_with_another_number_of_processes(
     assert resumed.read_environment()["processes"] == 1
 
 
+def test_a_step_that_is_nan_in_one_process_is_skipped_in_both(both: Path) -> None:
+    """The gradients are averaged, so that both know; the checkpoint after it has finite weights."""
+    state = json.loads((both / "skipped" / "checkpoints" / "00000014" / "state.json").read_text())
+    assert state["meter"][2:] == [1, 3]
+    assert json.loads((both / "skipped" / "nonfinite.json").read_text())["step"] == 12
+
+
 def test_a_checkpoint_has_the_statistics_of_all_ghost_batches(both: Path, script: ModuleType, tmp_path: Path) -> None:
     """Of the network and of its average, not only those that the writing process has seen."""
     one = train(script.RECIPES["ghost"].replace(average=0.5), tmp_path / "one", script.RUNTIME, until=10).path

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,6 +26,7 @@ from mixmo.engine.norm import GlobalBatchNorm, average_statistics
 from mixmo.engine.scoring import Scorer
 from mixmo.engine.step import Step
 from mixmo.engine.trainer import Trainer
+from mixmo.mixing.masks import MASKS, Mask, cut
 from mixmo.models import Network
 from mixmo.recipes import Recipe, named
 from mixmo.runs.directory import Run
@@ -115,6 +117,17 @@ def normalisation(rank: int) -> list[float]:
     return [(a - b).abs().max().item() for a, b in pairs]
 
 
+def skip_a_nan(folder: Path) -> None:
+    """Train 14 steps with a mask that is NaN for one sample, in step 12: one of the processes has a NaN loss."""
+
+    def faulty(kappa_N: torch.Tensor, u_N2: torch.Tensor, h: int, w: int) -> torch.Tensor:
+        return torch.where(u_N2[:, :1, None] < 0.00025, torch.nan, cut(kappa_N, u_N2, h, w))
+
+    MASKS.add("faulty")(Mask(faulty, lambda h, w: 2, 1))
+    recipe = RECIPES["cut-mixmo"].replace(mask="faulty", p=1.0, epochs=2, batch_size=128)
+    train(recipe, folder, replace(RUNTIME, on_nan="skip"), until=14)
+
+
 def main(folder: Path) -> int:
     world = RUNTIME.world()
     results = {name: losses(recipe, folder / "none") for name, recipe in RECIPES.items()}
@@ -134,6 +147,7 @@ def main(folder: Path) -> int:
     train(RECIPES["ghost"].replace(average=0.5), folder / "ghost", RUNTIME, until=10)
     with suppress(UserError), patch.object(Scorer, "score", side_effect=UserError("none can be read")):
         train(RECIPES["ghost"].replace(epochs=2), folder / "unscored", RUNTIME)
+    skip_a_nan(folder / "skipped")
     if world.writes:
         (folder / "found.json").write_text(json.dumps(found))
     return 0

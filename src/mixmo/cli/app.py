@@ -13,6 +13,7 @@ from mixmo.utils.signals import Stopped, stoppable, terminated_as_interrupted
 COMMANDS = {
     "demo": "train on the embedded digits and show two subnetworks in one network",
     "train": "train a recipe into a run directory",
+    "rerun": "train the recipe of a run again and compare",
     "eval": "score a run or a saved network, or several as one ensemble",
     "compare": "scores and recipes of runs side by side, mean and std over seeds",
     "report": "one HTML page about a run, or about several side by side",
@@ -46,7 +47,7 @@ options:
                      packages with an entry point `mixmo.plugins`
   --version          print the version
 """
-TRAINING = ("train", "bench", "show", "demo", "reproduce")
+TRAINING = ("train", "rerun", "bench", "show", "demo", "reproduce")
 
 
 def command() -> NoReturn:

@@ -68,10 +68,11 @@ class Progress(Work):
     def epoch(self, record: dict[str, Any]) -> None:
         """Print the line of a scored epoch, which stays; with the time left where there is no bar."""
         if self.board is not None:
-            test = record["test"]["ensemble"]
+            test, skipped = record["test"]["ensemble"], record.get("skipped", 0)
             self.board.say(
                 f"epoch {record['epoch']}/{self.recipe.epochs}  loss {record['train']['loss']:.4f}  "
                 f"Top1 {100 * test['top1']:.2f}  NLL {test['nll']:.4f}  lr {record['lr']:.3g}  "
+                f"{_count(skipped, 'step') + ' skipped  ' if skipped else ''}"
                 f"time {clock(record['seconds'])}  {'' if self.board.live else self.left()}".rstrip()
             )
 

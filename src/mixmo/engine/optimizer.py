@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mixmo.engine.nonfinite import skip_flag
 from mixmo.models import Ensemble, Network
 from mixmo.recipes.schema import Recipe
 from mixmo.surgery.wrapped import Wrapped
@@ -101,8 +102,7 @@ class LossScaler:
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self.scale = torch.full((), 2.0**16, device=device)
         self.growth = torch.zeros((), device=device, dtype=torch.int32)
-        self.found_inf = torch.zeros((), device=device)
-        vars(optimizer)["found_inf"] = self.found_inf  # what the fused kernels look at
+        self.found_inf = skip_flag(optimizer, device)
 
     def unscale(self, gradients: list[Tensor]) -> None:
         self.found_inf.zero_()

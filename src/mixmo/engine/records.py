@@ -1,6 +1,8 @@
 """What a run directory records of its data set, of each epoch and of the finished training."""
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -20,16 +22,30 @@ def epoch_record(state: State, schedule: Schedule, scored: Mapping[str, Scored],
     """Return the line of metrics.jsonl for the epochs since the last one; scoring took `seconds`."""
     step, mixer = state.step, schedule.recipe.mixer()
     steps = step - schedule.steps_per_epoch * state.epochs_logged
-    loss, accuracy = (total / steps for total in state.meter)
+    *sums, skipped, _ = state.meter
+    loss, accuracy = (total / (steps - skipped) for total in sums)
     return {
         "epoch": step // schedule.steps_per_epoch,
         "step": step,
         "lr": schedule.lr(step - 1),
         "p": mixer.chance(schedule.progress(step - 1)),
         "train": {"loss": loss, "top1": accuracy},
+        **({"skipped": math.ceil(skipped)} if skipped else {}),
         **{name: split.report.to_dict() for name, split in scored.items()},
         "seconds": round(state.seconds, 3),
         "evaluation_seconds": round(seconds, 3),
+    }
+
+
+def nonfinite_record(first: int, state: State, seed: int, images: list[int], checkpoint: Path | None) -> dict[str, Any]:
+    """Return the content of nonfinite.json: the step after the `first` ones, and what its draws depend on."""
+    return {
+        "step": first + 1,
+        "epoch": state.epochs_logged + 1,
+        "seed": seed,
+        "rollbacks": state.rollbacks,
+        "checkpoint": checkpoint and int(checkpoint.name),
+        "images": images,
     }
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -13,8 +14,8 @@ from mixmo.utils.errors import UserError, first_line
 class Runtime:
     """Where and how a recipe runs; nothing here changes what it computes, beyond rounding.
 
-    Two options have an influence on the result all the same: `minutes` chooses the number of epochs, and with
-    `score_every` only the scored epochs can be the best one.
+    Three options have an influence on the result all the same: `minutes` chooses the number of epochs, with
+    `score_every` only the scored epochs can be the best one, and `on_nan` decides what follows a NaN.
     """
 
     device: str = "auto"
@@ -39,6 +40,9 @@ class Runtime:
     """Split checkpoints and weights into files of at most this many megabytes."""
     compact: bool = False
     """Write checkpoints and weights in bfloat16: half the size, but a resumed run continues from rounded weights."""
+    on_nan: Literal["stop", "skip", "rollback"] = "stop"
+    """After a NaN or infinite loss: stop, and keep the last checkpoint; skip the updates of such steps; or roll back to
+    the last checkpoint and go on with other random draws, at most 3 times."""
     logger: str | None = None
     """Also log every scored epoch to csv, tensorboard, or a class with Lightning's logger interface
     (my.module.Logger); separate several with commas."""
@@ -52,6 +56,15 @@ class Runtime:
             value, zero = getattr(self, name), name in ("workers", "save_seconds")
             if value is not None and not (value > 0 or (zero and value == 0)):
                 raise UserError(f"{name} = {value}; give a positive number")
+
+    def compiled(self, device: torch.device) -> bool:
+        """Return whether to compile the step."""
+        return device.type == "cuda" if self.compile is None else self.compile
+
+    def options(self, device: torch.device) -> dict[str, Any]:
+        """Return the options that change numbers, if only the last bits: what a rerun needs to be identical."""
+        chosen = {name: getattr(self, name) for name in ("score_every", "compact", "on_nan")}
+        return {**chosen, "compile": self.compiled(device)}
 
     def resolve(self) -> torch.device:
         """Return the device of this process."""

@@ -22,7 +22,8 @@ class DivergedError(UserError):
 
 def diverged(what: str, recipe: Recipe) -> DivergedError:
     remedy = f"take a lower lr (it is {recipe.lr}) or a longer warmup, and another --out"
-    return DivergedError(f"{what}: training diverged, and nothing more was saved; {remedy}")
+    go_on = "--resume with --on-nan skip or rollback, if it was a rare batch"
+    return DivergedError(f"{what}: training diverged, and nothing more was saved; {remedy}; or {go_on}")
 
 
 def check_outputs(logits: Tensor, recipe: Recipe) -> None:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from mixmo.baselines.gradaug import subnet_loss
 from mixmo.baselines.saliency import SaliencyDraws, Settings, mix_by_saliency
 from mixmo.engine.batch import Batches, Draws, Now
+from mixmo.engine.nonfinite import Skip
 from mixmo.engine.optimizer import LossScaler
 from mixmo.mixing.loss import loss
 from mixmo.mixing.types import Mix
@@ -42,13 +43,18 @@ class Step:
         graphed: bool,
         model: nn.Module | None = None,
         teacher: nn.Module | None = None,
+        skip: bool = False,
     ) -> None:
-        """`model` is called for the network's logits, if it is not the network itself."""
+        """`model` is called for the network's logits, if it is not the network itself.
+
+        With `skip`, a step whose gradient is NaN or infinite changes nothing, and counts neither in loss nor accuracy.
+        """
         self.net, self.optimizer, self.batches, self.teacher = net, optimizer, batches, teacher
         self.recipe = batches.recipe
         self.model = model or net
         device = batches.split.images.device
         self.device = device
+        self.skip = Skip(net, optimizer, device) if skip else None
         self.scaler = LossScaler(optimizer, device) if self.recipe.precision == "fp16" else None
         self.class_weights = class_weights(batches) if self.recipe.balance == "loss" else None
         if batches.recipe.subnets and (compiled or graphed):
@@ -59,7 +65,8 @@ class Step:
             compiled = graphed = False
         self.lrs = [torch.zeros((), device=device) for _ in optimizer.param_groups]
         self.now = Now.at(0.0, device=device)
-        self.meter = torch.zeros(2, device=device, dtype=torch.float64)  # sums over steps: loss, heads' accuracy
+        # Sums over steps: loss, heads' accuracy, steps skipped, steps since the first one whose loss was not finite.
+        self.meter = torch.zeros(4, device=device, dtype=torch.float64)
         self._parts = parts_of(batches.part, self.recipe)
         self._eager: Forward = self._forward_eagerly if len(self._parts) == 1 else self._forward_paired
         self._forward: Forward = self._eager
@@ -97,9 +104,22 @@ class Step:
         return ", ".join(name for name, on in (("compiled", compiled), ("graphed", graphed)) if on) or "eager"
 
     def _run(self, draws: Draws) -> None:
+        if self.skip is not None:
+            self.skip.remember()
         value, accuracy = self._first_gradients(draws) if self._untried else self._gradients(draws)
         self._update()
-        self.meter += torch.stack((value, accuracy)).double()
+        self._count(value, accuracy)
+
+    def _count(self, value: Tensor, accuracy: Tensor) -> None:
+        """Add a step to the meter; of a skipped one, only that it was. An overflow of the scaled loss is none."""
+        found = torch.stack((value, accuracy)).double()
+        if self.skip is not None:
+            bad = self.skip.flag > 0 if self.scaler is None else ~value.isfinite()
+            self.skip.undo(bad)
+            found = torch.where(bad, 0.0, found)
+            self.meter[2] += bad
+        self.meter[:2] += found
+        self.meter[3] += (self.meter[2] > 0) | ~self.meter[0].isfinite()
 
     def _gradients(self, draws: Draws) -> tuple[Tensor, Tensor]:
         """Compute the gradients of the batch, part by part; return its loss and accuracy."""
@@ -124,8 +144,11 @@ class Step:
 
     def _update(self) -> None:
         parameters = [p for p in self.net.parameters() if p.grad is not None]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         if self.scaler is not None:
-            self.scaler.unscale([p.grad for p in parameters if p.grad is not None])
+            self.scaler.unscale(gradients)
+        elif self.skip is not None:
+            self.skip.check(gradients)
         if self.recipe.clip_grad:
             torch.nn.utils.clip_grad_norm_(parameters, self.recipe.clip_grad)
         self.optimizer.step()

@@ -22,11 +22,11 @@ from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import average_statistics, synchronise
 from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.preflight import check_data, check_mask, check_memory
-from mixmo.engine.records import dataset_record, epoch_record, write_results
+from mixmo.engine.records import dataset_record, epoch_record, nonfinite_record, write_results
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import DivergedError, Scored, Scorer, check_outputs, diverged
-from mixmo.engine.source import each_step, hold_out, plan
+from mixmo.engine.source import Plan, each_step, hold_out, plan
 from mixmo.engine.step import Step
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes.schema import Recipe
@@ -37,10 +37,11 @@ from mixmo.storage import checksums
 from mixmo.utils.errors import UserError
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.progress import Work
-from mixmo.utils.rng import Stream
+from mixmo.utils.rng import Stream, seed_of
 from mixmo.utils.signals import Stopped, stop_signals
 
 AGREE = 16  # steps after which several processes agree on whether to stop
+SMALLEST_SCALE = 2.0**-24  # of the loss in fp16: 40 overflows after the first scale of 2^16
 
 
 class Trainer:
@@ -57,13 +58,14 @@ class Trainer:
         runtime: Runtime,
         device: torch.device,
         loggers: Sequence[Logger] = (),
+        rollbacks: int = 0,
     ) -> None:
+        """`rollbacks`: how often the training went back to a checkpoint, if this is more than in the checkpoint."""
         self.recipe, self.run_folder, self.runtime, self.device = recipe, run, runtime, device
         self.world: World = runtime.world()
         self.train_split, held_out = hold_out(dataset.train, recipe.held_out(len(dataset.train.labels)), recipe.seed)
         self.labels = self.train_split.labels.cpu()
         self.schedule = Schedule(recipe, len(self.labels))
-        self.stream = Stream(recipe.seed, device)
         self.checkpoints = Checkpoints(
             run.path / "checkpoints",
             recipe=run.path / "recipe.yaml",
@@ -91,10 +93,13 @@ class Trainer:
         part = self.world.part(recipe.batch_size)
         self.batches = Batches(recipe, self.dataset, self.train_split, part, self.net)
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
+        self.state.rollbacks = max(rollbacks, self.state.rollbacks)
+        seed = recipe.seed if self.state.rollbacks == 0 else seed_of(recipe.seed, self.state.rollbacks)
+        self.stream = Stream(seed, device)
         self.best: dict[str, Tensor] | None = self.checkpoints.best(self.state)
         self.scored: dict[str, Scored] | None = None  # of the last epoch
         on_gpu = device.type == "cuda"
-        compiled = on_gpu if runtime.compile is None else runtime.compile
+        compiled = runtime.compiled(device)
         self.step = Step(
             self.net,
             self.optimizer,
@@ -103,6 +108,7 @@ class Trainer:
             teacher=self.teacher,
             compiled=compiled,
             graphed=on_gpu and compiled and self.world.size == 1,
+            skip=runtime.on_nan == "skip",
         )
         if self.step.scaler is not None and self.state.loss_scale is not None:
             self.step.scaler.load(self.state.loss_scale)
@@ -117,7 +123,7 @@ class Trainer:
         steps = self.schedule.steps_per_epoch
         with Work("fitting the epochs to the minutes"), closing(self.draws(0, steps)) as draws:
             pace = measure(self.step, draws, steps, self.scorer, self.read_meter)
-        self.state.meter = (0.0, 0.0)
+        self.state.meter = State.meter
         pace = pace._replace(scoring=pace.scoring / self.runtime.score_every)
         self.recipe = self.world.broadcast(fit_epochs(self.recipe, self.schedule, pace, seconds))
         self.schedule = Schedule(self.recipe, len(self.train_split.labels))
@@ -163,7 +169,8 @@ class Trainer:
         if not world.writes:
             return
         (run.path / checksums.NAME).unlink(missing_ok=True)  # of a run that was finished before
-        run.write("environment.json", json.dumps({**environment(self.device), "processes": world.size}, indent=2))
+        made_with = {**environment(self.device), "processes": world.size, "options": self.runtime.options(self.device)}
+        run.write("environment.json", json.dumps(made_with, indent=2))
         run.write("dataset.json", json.dumps(dataset_record(self.dataset, self.recipe), indent=2))
         lines = run.read_metrics(until=state.epochs_logged)
         run.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
@@ -199,13 +206,38 @@ class Trainer:
             self.read_meter()
             if self.recipe.ghost:
                 average_statistics(self.net, self.averaged, world)
-        if not math.isfinite(state.meter[0]):
-            raise diverged(f"the loss is {state.meter[0]} by step {state.step}", self.recipe)
+        self.check_loss()
+
+    def check_loss(self) -> None:
+        """Record the first step of the epoch whose loss is NaN or infinite; raise an error unless such are skipped."""
+        state, each, (loss, _, skipped, since) = self.state, self.schedule.steps_per_epoch, self.state.meter
+        if self.step.scaler is not None and self.step.scaler.scale.item() < SMALLEST_SCALE:
+            raise diverged(f"the gradients overflow fp16 at every scale of the loss by step {state.step}", self.recipe)
+        if since == 0:
+            return
+        first = state.step - math.ceil(since)  # steps before it
+        if self.world.writes:
+            record = nonfinite_record(first, state, self.stream.seed, self.images_of(first), self.checkpoints.latest())
+            self.run_folder.write("nonfinite.json", json.dumps(record, indent=2))
+        if not math.isfinite(loss):
+            file = self.run_folder.path / "nonfinite.json"
+            raise diverged(f"the loss is {loss} from step {first + 1} on ({file} lists its images)", self.recipe)
+        if state.step == (state.epochs_logged + 1) * each and skipped == each:
+            raise diverged(f"all steps of epoch {state.epochs_logged + 1} were skipped", self.recipe)
+
+    def images_of(self, step: int) -> list[int]:
+        """Return the numbers of the training images of a step, among those that are not held out."""
+        epoch, place = divmod(step, self.schedule.steps_per_epoch)
+        return self.plan(epoch).unique[place].tolist()  # type: ignore[no-any-return]
+
+    def plan(self, epoch: int) -> Plan:
+        """Draw the order of the samples of an epoch."""
+        return plan(self.recipe.replace(seed=self.stream.seed), len(self.labels), epoch, self.labels)
 
     def draws(self, first: int, last: int) -> Generator[Draws]:
         """Draw the batches of the steps `first` to `last` (exclusive) of one epoch."""
         epoch = self.schedule.epoch(first)
-        start, planned = epoch * self.schedule.steps_per_epoch, plan(self.recipe, len(self.labels), epoch, self.labels)
+        start, planned = epoch * self.schedule.steps_per_epoch, self.plan(epoch)
         samples = each_step(self.recipe, self.train_split, planned, first - start, last - start, self.world)
         with closing(samples):
             for step, sample in enumerate(samples, first):
@@ -239,7 +271,7 @@ class Trainer:
             self.disk.log(record)
             self.loggers.log(record)
         state.logged = (state.logged or {}) | checksums.hash_lines([record])  # a copy: one may be being saved
-        state.epochs_logged, state.meter = record["epoch"], (0.0, 0.0)
+        state.epochs_logged, state.meter = record["epoch"], State.meter
         self.step.meter.zero_()
         return record
 

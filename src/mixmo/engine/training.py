@@ -12,6 +12,7 @@ from mixmo.engine.loggers import Logger
 from mixmo.engine.preflight import check_fit, check_same, check_world
 from mixmo.engine.resume import change_epochs, open_run
 from mixmo.engine.runtime import Runtime
+from mixmo.engine.scoring import DivergedError
 from mixmo.engine.trainer import Trainer
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run, is_run
@@ -20,6 +21,7 @@ from mixmo.utils import memory
 from mixmo.utils.errors import check_path
 from mixmo.utils.progress import say, shown, track
 
+ROLLBACKS = 3  # at most, in a training with on_nan = rollback
 LESS_MEMORY = "end other programs and give the command again, with --resume, or take a smaller batch_size or width"
 
 
@@ -88,7 +90,10 @@ def train(
             trainer = Trainer(stored, dataset, run, runtime, device, loggers)
             if runtime.minutes is not None and trainer.state.step == 0:
                 trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
-            trainer.run(until)
+            while rollbacks := _rolled_back(trainer, until):
+                stored = trainer.recipe
+                del trainer  # its memory, before the next one takes as much
+                trainer = Trainer(stored, dataset, run, runtime, device, loggers, rollbacks)
             return run
         share = None if runtime.minutes is None else runtime.minutes / recipe.networks
         for i, path in enumerate(track(run.network_paths(), "networks")):
@@ -96,3 +101,18 @@ def train(
             one = recipe.replace(networks=1, seed=recipe.seed + i)
             train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until, loggers=loggers)
     return run
+
+
+def _rolled_back(trainer: Trainer, until: int | None) -> int:
+    """Train; if it diverges, return how many rollbacks there are with the one that is due, 0 if none is."""
+    try:
+        trainer.run(until)
+    except DivergedError as error:
+        count = trainer.state.rollbacks + 1
+        if trainer.runtime.on_nan != "rollback" or count > ROLLBACKS:
+            raise
+        latest = trainer.checkpoints.latest()
+        back = f"the checkpoint of step {int(latest.name)}" if latest else "the start"
+        say(f"rollback {count} of {ROLLBACKS}: {str(error).partition(' (')[0]}; back to {back}, with other draws")
+        return count
+    return 0

@@ -33,10 +33,11 @@ class State:
 
     step: int = 0  # steps done
     epochs_logged: int = 0
-    meter: tuple[float, ...] = (0.0, 0.0)  # sums over the steps of the current epoch
+    meter: tuple[float, ...] = (0.0,) * 4  # sums over the steps of the current epoch
     best_step: int | None = None
     best_top1: float = -1.0
     seconds: float = 0.0  # training time so far
+    rollbacks: int = 0  # returns to an earlier checkpoint, after each of which the draws are others
     loss_scale: tuple[float, int] | None = None  # of fp16, and steps since it last grew
     logged: dict[int, str] | None = None  # checksums of the lines in metrics.jsonl; None from earlier versions
 
@@ -238,7 +239,8 @@ def read_state(checkpoint: Path) -> State:
     path = checkpoint / "state.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-        state = State(**{**fields, "meter": tuple(map(float, fields["meter"]))})
+        meter = (*map(float, fields["meter"]), 0.0, 0.0)[:4]  # earlier versions had the first two
+        state = State(**{**fields, "meter": meter})
         if state.logged is not None:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

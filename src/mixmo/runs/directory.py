@@ -1,9 +1,10 @@
 """A run directory holds everything about one training run.
 
 recipe.yaml          the recipe; `--config` reads it
-environment.json     versions, device, commit
+environment.json     versions, device, commit, options
 dataset.json         class names, normalisation and image size: how to use the weights
 metrics.jsonl        one line per scored epoch
+nonfinite.json       first step with a NaN or infinite loss, if there was one
 checkpoints/         for --resume
 last.safetensors     final weights;  best.safetensors: weights of the best epoch
 logits-last.safetensors, logits-best.safetensors    test logits (heads, N, K) of every head, and the labels
@@ -118,7 +119,7 @@ class Run:
         return self._read_json("dataset.json")
 
     def read_environment(self) -> dict[str, Any]:
-        """Return environment.json: versions, device, commit."""
+        """Return environment.json: versions, device, commit, options."""
         return self._read_json("environment.json")
 
     def read_metrics(self, until: int | None = None) -> list[dict[str, Any]]:

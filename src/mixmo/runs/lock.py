@@ -10,8 +10,13 @@ from mixmo.storage.files import file_lock, write_errors
 
 
 def has_begun(path: Path) -> bool:
-    """Return whether anything was trained in a folder or the folders of its networks, even if the recipe is gone."""
+    """Return whether anything was trained in a folder or the folders of its networks, even if the recipe is gone.
+
+    A record of a NaN counts, since it is there to be looked at.
+    """
     folders = [path, *(folder for folder in path.iterdir() if folder.is_dir())]
+    if any((folder / "nonfinite.json").is_file() for folder in folders):
+        return True
     logs = [folder / "metrics.jsonl" for folder in folders]
     return any((log.parent / "checkpoints").is_dir() or (log.is_file() and log.stat().st_size > 0) for log in logs)
 
