@@ -26,6 +26,7 @@ from mixmo.recipes.schema import Recipe
 from mixmo.runs.metrics_log import append_line, read_log
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write
+from mixmo.storage.plain_yaml import read_yaml
 from mixmo.storage.weights import AGAIN, UNFINISHED, load_tensors
 from mixmo.utils.errors import UserError
 
@@ -178,12 +179,11 @@ class Run:
 
 def _read_recipe(path: Path) -> Recipe:
     try:
-        text = path.read_text(encoding="utf-8")
-        fields = yaml.safe_load(text)
+        fields, text = read_yaml(path), path.read_text(encoding="utf-8")
         if not isinstance(fields, dict) or not text.endswith("\n"):  # cut short, missing fields would be the defaults
             raise UserError("it is not complete")
         recipe = Recipe.from_dict(fields)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         remedy = "restore it, or register the components that it names by --plugin FILE.py (docs/guides/extend.md)"
         raise UserError(f"{path} cannot be read as a recipe ({' '.join(str(error).split())}); {remedy}") from error
     checksums.verify(path)
