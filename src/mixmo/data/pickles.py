@@ -24,7 +24,7 @@ def read(path: Path, remedy: str) -> dict[str, object]:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             if len(data) > LARGEST:
                 raise ValueError(f"more than {LARGEST:,} bytes")
-            machine = Machine(data, _NAMES)
+            machine = Machine(data, _NAMES.__getitem__)
             thing = machine.load()
             if not isinstance(thing, dict) or machine.place < len(data):
                 raise ValueError("no dict, or bytes that follow it")

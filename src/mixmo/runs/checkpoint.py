@@ -204,10 +204,14 @@ class Checkpoints:
 
         step = self._read_newest(load)
         if step is None:
-            last = "no best weights yet, but the last ones (--which last)"
-            missing = last if self.latest() else "no scores.json, and no checkpoint yet"
-            raise UserError(f"{self.folder.parent} has {missing}: {UNFINISHED}")
+            raise self.lacks()
         return step
+
+    def lacks(self) -> UserError:
+        """Return the error for weights that are not there yet."""
+        last = "no best weights yet, but the last ones (--which last)"
+        missing = last if self.latest() else "no scores.json, and no checkpoint yet"
+        return UserError(f"{self.folder.parent} has {missing}: {UNFINISHED}")
 
     def state(self) -> State | None:
         """Return the state in the newest checkpoint, or None if there is none."""

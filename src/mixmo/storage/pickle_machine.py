@@ -6,9 +6,9 @@ that of a tuple of tuples takes for ever, or overflows the stack of the interpre
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from mmap import mmap
-from typing import Any
+from typing import Any, NamedTuple
 
 BUDGET = 1 << 28  # bytes that what is read may take; the largest CIFAR file takes 190 MB
 OBJECT = 128  # bytes that an operation may take, besides the text or data that it reads
@@ -19,25 +19,10 @@ class ForbiddenError(Exception):
     """A pickle asks for something that it may not have."""
 
 
-class Name:
-    """A function that a pickle names, or nothing: then whatever it is called with gives nothing."""
+class Name(NamedTuple):
+    """A function that a pickle names."""
 
-    __slots__ = ("_call", "name")
-
-    def __init__(self, name: str, call: Callable[..., object] | None) -> None:
-        self.name, self._call = name, call
-
-    def __call__(self, arguments: tuple[object, ...]) -> object:
-        return Nothing() if self._call is None else self._call(*arguments)
-
-
-class Nothing:
-    """What stands for an object that is not made."""
-
-    __slots__ = ()
-
-    def build(self, state: object) -> None:
-        del state
+    call: Callable[..., object]
 
 
 class Machine:
@@ -45,14 +30,14 @@ class Machine:
 
     Args:
         data: The pickles.
-        names: What the names in them stand for; another name raises a `ForbiddenError`. None: every name for nothing.
+        names: Returns the function that a name stands for, or raises an error.
         stored: Returns the object of a persistent id, which torch gives to the storages of tensors.
     """
 
     def __init__(
         self,
         data: bytes | mmap,
-        names: Mapping[str, Callable[..., object]] | None,
+        names: Callable[[str], Callable[..., object]],
         stored: Callable[[object], object] | None = None,
     ) -> None:
         self.data, self.names, self.stored = data, names, stored
@@ -140,9 +125,7 @@ class Machine:
         self.push(self.memo[place])
 
     def named(self, name: str) -> None:
-        if self.names is not None and name not in self.names:
-            raise ForbiddenError(name)
-        self.push(Name(name, self.names and self.names[name]))
+        self.push(Name(self.names(name)))
 
     def named_by_stack(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
@@ -154,13 +137,13 @@ class Machine:
         arguments, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, Name) or not isinstance(arguments, tuple):
             raise ForbiddenError("calling something that is no function")
-        made = function(arguments)
+        made = function.call(*arguments)
         self.spend(len(made) if isinstance(made, bytes) else 0)
         self.push(made)
 
     def build(self) -> None:
         state, thing = self.stack.pop(), self.stack[-1]
-        if isinstance(thing, dict):  # an OrderedDict with attributes, of torch, which are not needed
+        if isinstance(thing, dict):  # with attributes, as state dicts have them, which are not needed
             return
         if not hasattr(thing, "build"):
             raise ForbiddenError(f"changing a {type(thing).__name__}")
