@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import limited
 from hypothesis import given, settings, strategies
 
+from helpers import limited
 from mixmo.data import pickles
+from mixmo.storage import pickle_machine
 from mixmo.storage.pickle_machine import Machine
 from mixmo.utils.errors import UserError
 
@@ -110,9 +111,11 @@ BOMBS = {  # each hangs, kills or fills the memory of pickle.Unpickler
     "a key of deep tuples": (b"\x80\x02}K\x01" + b"\x85" * 200_000 + b"K\x00s.", "key"),
     "a large place in the memo": (b"\x80\x02}r\xff\xff\xff\x7f.", None),
     "a shape of large numbers": (array_of_shape(b"(" + LARGE_NUMBER + b"q\x00" + b"h\x00" * 30_000 + b"t"), "shape"),
-    "empty lists": (b"\x80\x02}U\x01a(" + b"]" * 2_200_000 + b"es.", "bytes in memory"),
     "text that is encoded often": (
-        b"\x80\x02}U\x01ac_codecs\nencode\nq\x00X\x00\x00\x10\x00" + bytes(2**20) + b"\x85q\x01R0" + b"h\x00h\x01R" * 900,
+        b"\x80\x02}U\x01ac_codecs\nencode\nq\x00X\x00\x00\x10\x00"
+        + bytes(2**20)
+        + b"\x85q\x01R0"
+        + b"h\x00h\x01R" * 900,
         "bytes in memory",
     ),
     "a string that is longer than the file": (b"\x80\x02}T\xff\xff\xff\x7f.", "early"),
@@ -126,20 +129,28 @@ def test_a_bomb_takes_no_time_and_no_memory(tmp_path: Path, bomb: str):
         pickles.read(tmp_path / "train", "download it")
 
 
-@settings(max_examples=50, deadline=None, database=None)
-@given(
-    thing=strategies.dictionaries(
-        strategies.text() | strategies.binary(),
-        strategies.recursive(
-            strategies.none() | strategies.booleans() | strategies.integers(-(2**900), 2**900) | strategies.text()
-            | strategies.floats(allow_nan=False) | strategies.binary(),
-            lambda inner: strategies.lists(inner)
-            | strategies.tuples(inner, inner)
-            | strategies.dictionaries(strategies.text() | strategies.integers(), inner),
-        ),
+def test_the_memory_of_many_small_objects_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pickle_machine, "BUDGET", 2**20)
+    (tmp_path / "train").write_bytes(b"\x80\x02}U\x01a(" + b"]" * 10_000 + b"es.")
+    with pytest.raises(UserError, match="1,048,576 bytes in memory"):
+        pickles.read(tmp_path / "train", "download it")
+
+
+KEYS = strategies.text(max_size=4) | strategies.binary(max_size=4) | strategies.integers()
+VALUES = KEYS | strategies.none() | strategies.booleans() | strategies.floats(allow_nan=False)
+NESTED = strategies.recursive(
+    VALUES,
+    lambda inner: (
+        strategies.lists(inner, max_size=4)
+        | strategies.tuples(inner, inner)
+        | strategies.dictionaries(KEYS, inner, max_size=4)
     ),
-    protocol=strategies.sampled_from([3, 4]),
+    max_leaves=8,
 )
+
+
+@settings(max_examples=30, deadline=None, database=None)
+@given(strategies.dictionaries(KEYS, NESTED, max_size=4), strategies.sampled_from([3, 4]))
 def test_plain_values_are_what_pickle_reads(thing: dict[str | bytes, object], protocol: int):
     machine = Machine(pickle.dumps(thing, protocol), lambda _: lambda text, _: text.encode("latin1"))
     assert machine.load() == thing

@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults.mutations import mutate
 from faults.targets import TARGETS, Target, make
 from helpers import address_space
-
 from mixmo.utils.errors import UserError
 
 GIB, SECONDS, PATIENCE = 1.0, 10.0, 120.0  # memory, time of the processor, time that sleeping may take
@@ -126,10 +125,13 @@ def outcome(target: Target, folder: Path, file: Path) -> str:
         return "read"
     except Exception as error:
         causes = list(_causes(error))
-        if any(isinstance(cause, MemoryError) or "allocate" in str(cause) or "MemoryError" in str(cause) for cause in causes):
+        if any(
+            isinstance(cause, MemoryError) or "allocate" in str(cause) or "MemoryError" in str(cause)
+            for cause in causes
+        ):
             return f"memory: {_where(causes[-1])}"
         if not isinstance(error, UserError):
-            return f"{type(error).__name__}: {_where(error)}"
+            return f"{type(error).__name__} {_where(error)}"
         return "rejected" if str(error).isprintable() or str(file.parent) in str(error) else f"no sentence: {error}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -143,8 +145,13 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _where(error: BaseException) -> str:
-    frames = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-4:]]
-    return f"{str(error)[:200]} ({' '.join(frames)})"
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    return f"in {' '.join(f'{Path(frame.filename).name}:{frame.lineno}' for frame in frames)}: {str(error)[:100]}"
+
+
+def _kind(finding: Finding) -> str:
+    """Return the problem without the message, which quotes the file."""
+    return finding.problem.partition(": ")[0]
 
 
 def main() -> None:
@@ -157,12 +164,14 @@ def main() -> None:
     torch.set_num_threads(1)
     failed = False
     for name in parsed.targets:
-        result = fuzz(TARGETS[name], parsed.count, parsed.seed)
+        count = max(1, parsed.count // TARGETS[name].share)
+        result = fuzz(TARGETS[name], count, parsed.seed)
         counts = f"{result.read:,} read, {result.rejected:,} rejected, {len(result.findings):,} findings"
-        print(f"{name:10} {parsed.count:,} trials: {counts}; {result.seconds:.0f} s", flush=True)
-        kinds = itertools.groupby(sorted(result.findings, key=lambda each: each.problem), lambda each: each.problem)
-        for problem, same in kinds:
+        print(f"{name:10} {count:,} trials: {counts}; {result.seconds:.0f} s", flush=True)
+        kinds = itertools.groupby(sorted(result.findings, key=_kind), _kind)
+        for _, same in kinds:
             found = list(same)
+            problem = found[0].problem
             print(f"    {len(found)} x trial {found[0].trial}, {found[0].file}: {problem}", flush=True)
             if parsed.keep:
                 smallest = min(found, key=lambda each: len(each.content))

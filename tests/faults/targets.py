@@ -1,12 +1,15 @@
 """What is fuzzed: valid files, made anew, and how each is read."""
 
+import atexit
 import json
 import pickle
 import shutil
 import tarfile
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,16 +27,20 @@ from mixmo.engine import Runtime, train
 from mixmo.inference.preparation import read_images
 from mixmo.models.metadata import About
 from mixmo.recipes import Recipe, named
+from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.directory import Run
 from mixmo.serve.errors import Refused
 from mixmo.serve.images import Upload, prepare
 from mixmo.storage import checksums
+from mixmo.storage.weights import load_tensors
 from mixmo.surgery.weight_files import read_weights
 from mixmo.utils.errors import UserError
 
 ABOUT = About((3, 16, 16), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2), classes=("cat", "dog", "owl"))
 SMALL = cifar.CIFAR100._replace(train_images=4, test_images=4, contents={})
 FORMATS = {"jpg": "RGB", "png": "RGB", "webp": "RGB", "gif": "P", "bmp": "RGB", "tif": "RGB", "ppm": "RGB"}
+
+TURNED = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\6\0\0\0\0\0\0\0"  # EXIF: by 90 degrees
 
 
 class Target(NamedTuple):
@@ -42,6 +49,7 @@ class Target(NamedTuple):
     make: Callable[[Path], object]  # writes valid files into an empty folder
     read: Callable[[Path, Path], object]  # of (the folder, the damaged file)
     files: str = "**/*"  # that may be damaged
+    share: int = 1  # a trial that takes long is made once where others are made so often
 
 
 def _make_recipe(folder: Path) -> None:
@@ -55,55 +63,64 @@ def _read_recipe(folder: Path, file: Path) -> None:
 
 
 def _make_config(folder: Path) -> None:
-    (folder / "config.yaml").write_text("width: 4\nmask: cow\ndecay: [0.5, 0.75]\nweights: null\nlr: 1e-1\nflip: true\n")
+    (folder / "config.yaml").write_text(
+        "width: 4\nmask: cow\ndecay: [0.5, 0.75]\nweights: null\nlr: 1e-1\nflip: true\n"
+    )
 
 
 def _read_config(folder: Path, file: Path) -> None:
     Recipe().replace(**read_fields(file))
 
 
-def _make_run(folder: Path) -> None:
+@cache
+def _trained() -> Path:
+    """A finished run without what the checksums would notice."""
+    run = Path(tempfile.mkdtemp()) / "run"
+    atexit.register(shutil.rmtree, run.parent, ignore_errors=True)
     recipe = named("digits/cut-mixmo").replace(model="wrn", depth=10, width=1, epochs=2, batch_size=512)
-    train(recipe, folder / "run", Runtime(device="cpu", quiet=True))
-    for each in ("report.html", checksums.NAME):
-        (folder / "run" / each).unlink(missing_ok=True)
-    shutil.rmtree(folder / "run" / "checkpoints", ignore_errors=True)
-    (folder / "run" / "best.safetensors").unlink()
-    (folder / "run" / "logits-best.safetensors").unlink()
+    train(recipe, run, Runtime(device="cpu", quiet=True))
+    for name in ("report.html", checksums.NAME, "best.safetensors", "logits-best.safetensors"):
+        (run / name).unlink(missing_ok=True)
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    return run
+
+
+def _make_run(folder: Path) -> None:
+    shutil.copytree(_trained(), folder / "run")
 
 
 def _read_run(folder: Path, file: Path) -> None:
     run = Run.open(folder / "run")
-    run.read_metrics()
-    run.read_environment()
-    run.read_logits()
-    mixmo.load(run.path)
+    if file.name in ("metrics.jsonl", "environment.json", "logits-last.safetensors"):
+        run.read_metrics()
+        run.read_environment()
+        run.read_logits()
+    else:
+        mixmo.load(run.path)
 
 
 def _make_checkpoint(folder: Path) -> None:
     _make_run(folder)
     run = folder / "run"
-    recipe = Run.open(run).recipe
     (run / "scores.json").unlink()
     checkpoint = run / "checkpoints" / "00000004"
     checkpoint.mkdir(parents=True)
-    weights = mixmo.storage.weights.load_tensors(run / "last.safetensors")  # type: ignore[attr-defined]
+    weights = load_tensors(run / "last.safetensors")
     save_file(weights, checkpoint / "weights.safetensors")
-    save_file({n: torch.zeros_like(t) for n, t in weights.items() if n.endswith("weight")}, checkpoint / "optimizer.safetensors")
+    momentum = {name: torch.zeros_like(tensor) for name, tensor in weights.items() if name.endswith("weight")}
+    save_file(momentum, checkpoint / "optimizer.safetensors")
     save_file(weights, checkpoint.parent / "best-00000002.safetensors")
     (run / "last.safetensors").unlink()
     (run / "logits-last.safetensors").unlink()
     state = {"step": 4, "epochs_logged": 2, "meter": [0.0, 0.0], "best_step": 2, "best_top1": 0.5, "seconds": 1.0}
     (checkpoint / "state.json").write_text(json.dumps(state | {"loss_scale": None, "logged": None}))
-    del recipe
 
 
 def _read_checkpoint(folder: Path, file: Path) -> None:
-    from mixmo.runs.checkpoint import Checkpoints
-
     run = folder / "run"
-    mixmo.load(run, "best" if file.name.startswith("best") else "last")
-    if file.name in ("state.json", "optimizer.safetensors"):
+    if file.name not in ("state.json", "optimizer.safetensors"):
+        mixmo.load(run, "best" if file.name.startswith("best") else "last")
+    else:
         net = mixmo.create("wrn10_1", classes=10, channels=1)
         optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
         Checkpoints(run / "checkpoints").load(net, optimizer)
@@ -139,7 +156,7 @@ def _make_images(folder: Path) -> None:
     pixels = np.random.default_rng(0).integers(256, size=(24, 20, 3), dtype=np.uint8)
     for suffix, mode in FORMATS.items():
         Image.fromarray(pixels).convert(mode).save(folder / f"a.{suffix}")
-    Image.fromarray(pixels).save(folder / "exif.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\6\0\0\0\0\0\0\0")
+    Image.fromarray(pixels).save(folder / "exif.jpg", exif=TURNED)
     Image.fromarray(pixels[..., 0]).save(folder / "grey.tif", compression="tiff_lzw")
     Image.fromarray(pixels).save(folder / "deflate.tif", compression="tiff_deflate")
     Image.fromarray(pixels).convert("RGBA").save(folder / "alpha.webp", lossless=True)
@@ -188,7 +205,8 @@ def _read_corrupted(folder: Path, file: Path) -> None:
 
 def _make_weights(folder: Path) -> None:
     tensors = {"conv.weight": torch.ones(4, 3), "bn.bias": torch.zeros(4), "bn.count": torch.tensor(3)}
-    torch.save({"state_dict": tensors, "epoch": 3, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}}, folder / "a.pt")
+    whole = {"state_dict": tensors, "epoch": 3, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}}
+    torch.save(whole, folder / "a.pt")
     torch.save(torch.nn.BatchNorm2d(3).state_dict(), folder / "b.pt")
     torch.save(tensors, folder / "old.pth", _use_new_zipfile_serialization=False)
     save_file(tensors, folder / "c.safetensors")
@@ -205,7 +223,7 @@ TARGETS = {
     "run": Target(_make_run, _read_run),
     "checkpoint": Target(_make_checkpoint, _read_checkpoint),
     "network": Target(_make_saved, lambda folder, _: mixmo.load(folder / "saved")),
-    "backbone": Target(_make_wrapped, lambda folder, _: mixmo.load(folder / "saved"), "saved/config.json"),
+    "backbone": Target(_make_wrapped, lambda folder, _: mixmo.load(folder / "saved"), "saved/config.json", 10),
     "cifar": Target(_make_cifar, lambda folder, _: cifar.read(folder, SMALL)),
     "image": Target(_make_images, _read_image),
     "archive": Target(_make_archive, _read_archive),

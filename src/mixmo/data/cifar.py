@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -156,7 +156,7 @@ def _class_names(path: Path, layout: Layout, again: str) -> tuple[str, ...]:
     return known
 
 
-def _check_contents(path: Path, parts: Iterable[bytes | np.ndarray], layout: Layout, again: str) -> None:
+def _check_contents(path: Path, parts: Iterable[Any], layout: Layout, again: str) -> None:
     """Check that a file has the published pixels and labels, or is byte for byte the published file."""
     digest = hashlib.sha256()
     for part in parts:

@@ -6,6 +6,7 @@ stand for the functions below, every other name is an error, and numpy itself is
 
 import math
 import re
+from collections.abc import Callable
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def _checked_text(value: object) -> str:
     return text(value)[:20]
 
 
-_NAMES = {
+_NAMES: dict[str, Callable[..., object]] = {
     "numpy.ndarray": _Array,
     "numpy.dtype": _DType,
     "numpy.core.multiarray._reconstruct": _Array,

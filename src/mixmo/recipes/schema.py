@@ -14,7 +14,7 @@ from mixmo.mixing.mixer import Mixer
 from mixmo.models import DEEPEST, FAMILIES, MOST_MEMBERS, Ensemble, create
 from mixmo.recipes.fields import PROBABILITY, OneOf, Range, above, at_least, check_field
 from mixmo.surgery.backbones import BACKBONES, wrap_backbone
-from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.errors import UserError, quoted, unknown
 
 RENAMED = {"hidden": "feature_mixing"}  # fields by the names that earlier versions wrote
 
@@ -219,7 +219,8 @@ class Recipe:
         fields, kind = (own, "network families") if self.is_backbone else (backbones, "backbones such as timm/NAME")
         for name, default in fields.items():
             if (value := getattr(self, name)) != default:
-                raise UserError(f"{name} = {value} is for {kind}, not for model = {self.model}; leave it out")
+                given = f"{name} = {quoted(value)}"
+                raise UserError(f"{given} is for {kind}, not for model = {quoted(self.model)}; leave it out")
         if self.is_backbone and self.mask == "concat":
             raise UserError(f"mask = concat changes the layer after the stem; {self.model} takes another mask")
         if self.teacher and (self.saliency != "none" or self.association != "own"):

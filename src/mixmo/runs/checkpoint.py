@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from mixmo.runs.contents import is_state
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write, write_errors
 from mixmo.storage.weights import UNFINISHED, load_tensors, load_weights, save_tensors, to_bfloat16
@@ -240,10 +241,12 @@ def read_state(checkpoint: Path) -> State:
     path = checkpoint / "state.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
+        if not is_state(fields):
+            raise ValueError("it does not hold the progress of a training")
         state = State(**{**fields, "meter": tuple(map(float, fields["meter"]))})
         if state.logged is not None:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
     checksums.verify(path)
     return state

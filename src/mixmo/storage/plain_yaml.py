@@ -39,11 +39,13 @@ def parse_yaml(text: str, loader: type = Loader) -> Any:
 
 def _check_plain(text: str, loader: type) -> None:
     depth = 0
-    for event in yaml.parse(text, loader):  # type: ignore[no-untyped-call]
+    for event in yaml.parse(text, loader):
         repeats = isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None
+        line = event.start_mark.line + 1 if event.start_mark else 0
         if repeats or (isinstance(event, yaml.ScalarEvent) and event.value == "<<"):
-            where = f"line {event.start_mark.line + 1}"
-            raise UserError(f"{where} has an anchor (&), an alias (*) or a merge key (<<); write the values themselves")
+            raise UserError(
+                f"line {line} has an anchor (&), an alias (*) or a merge key (<<); write the values themselves"
+            )
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
-            raise UserError(f"line {event.start_mark.line + 1} is nested more than {DEEPEST} deep; write plain fields")
+            raise UserError(f"line {line} is nested more than {DEEPEST} deep; write plain fields")

@@ -65,7 +65,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 def stored_shapes(path: Path) -> dict[str, torch.Size]:
     """Return the shapes of the tensors in a safetensors file, whole or in shards, without reading them."""
     files = [path] if path.is_file() or not index_path(path).is_file() else _shards(index_path(path))
-    found = {}
+    found = dict[str, torch.Size]()
     for file in files:
         with _opened(file) as opened:
             found |= {name: torch.Size(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, quoted
 
 LARGEST = 4096  # pixels per side of an image
-MAKERS = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
+MAKERS: set[Callable[..., Any]] = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 COPY = re.compile(r"\.copies\.(\d+)\.")  # of a stem or head, by member
 
 
@@ -50,10 +50,10 @@ def check_backbone(
     """
     sides = list(size)
     if len(sides) != 3 or not all(type(side) is int and 1 <= side <= LARGEST for side in sides):
-        raise UserError(f"size = {str(size)[:60]}; give (channels, height, width), at most {LARGEST} pixels")
+        raise UserError(f"size = {quoted(size)}; give (channels, height, width), at most {LARGEST} pixels")
     copies = {int(found[1]) for name in stored if (found := COPY.search(name))}
     if members != len(copies) and (members, copies) != (1, set()):
-        raise UserError(f"members = {str(members)[:60]}, and the weights are of {len(copies)}; save the network again")
+        raise UserError(f"members = {quoted(members)}, and the weights are of {len(copies)}; save the network again")
     there = sum(shape.numel() for shape in stored.values())
     needed = 0
     with suppress(Exception), Hollow(MAKERS, least=10_000):  # what fails here fails, or not, where it is made for use
