@@ -26,7 +26,8 @@ from mixmo.hub.folder import CARD, rounded
 from mixmo.inference.predict import predict_split
 from mixmo.metrics import evaluate
 from mixmo.metrics.report import Report, Scores
-from mixmo.runs.directory import SCORES, Run
+from mixmo.runs.contents import SCORES
+from mixmo.runs.directory import Run
 
 HERE = Path(__file__).resolve().parents[1]
 LARGEST = 16e6  # bytes of weights

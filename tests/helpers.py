@@ -1,6 +1,9 @@
 """What tests of several files assert, and what they try it on."""
 
-from collections.abc import Iterable, Mapping
+import resource
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -54,3 +57,21 @@ def noise(root: Path, counts: Mapping[str, int], labels: Iterable[str], shape: t
                 image = Image.fromarray(random.integers(0, 256, shape, np.uint8))
                 image.save(root / part / label / f"{number:02}.png")
     return root
+
+
+@contextmanager
+def limited(gib: float = 1.0, seconds: float = 10.0) -> Iterator[None]:
+    """Fail if the block takes more memory (a MemoryError) or more CPU time (SIGPROF ends the process)."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (address_space() + int(gib * 2**30), before[1]))
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def address_space() -> int:
+    """Return the bytes of virtual memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -1,12 +1,15 @@
 import os
+import struct
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image, ImageOps
+from PIL import EpsImagePlugin, ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, default_workers, report
+from helpers import limited
+from mixmo.data.decode import Sample, SkippedImages, TooLargeError, decode, decode_all, default_workers, report
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work, shown
 
@@ -173,6 +176,31 @@ def bad_files(folder: Path) -> list[Path]:
         Image.fromarray(np.zeros((8, 8), kind)).save(folder / name)
         names.append(name)
     return [folder / name for name in names]
+
+
+def declared(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that declares so many pixels."""
+    head = b"IHDR" + struct.pack(">II", width, height) + b"\x08\x02\0\0\0"
+    chunks = (head, b"IDAT" + zlib.compress(bytes(100)), b"IEND")
+    packed = (struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+@pytest.mark.parametrize(("side", "sentence"), [(9_000, "9000 x 9000 pixels, and 50,000,000"), (20_000, "50,000,000")])
+def test_an_image_of_too_many_pixels_is_rejected_before_it_is_decoded(tmp_path: Path, side: int, sentence: str):
+    path = tmp_path / "a.png"
+    path.write_bytes(declared(side, side))
+    with limited(0.2), warnings.catch_warnings(action="ignore"), pytest.raises(TooLargeError, match=sentence):
+        decode(str(path), 32)
+
+
+def test_only_the_listed_formats_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Pillow would hand an EPS, by whatever name, to Ghostscript."""
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called"))
+    path = tmp_path / "a.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+    with pytest.raises(UnidentifiedImageError):
+        decode(str(path), 32)
 
 
 def test_unreadable_files_are_skipped_and_named(tmp_path: Path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from mixmo.data.decode import LISTED
 from mixmo.inference.preparation import find_images, read_images, resize_and_crop
 from mixmo.models.metadata import About
 from mixmo.utils.errors import UserError
@@ -49,7 +50,10 @@ def test_unreadable_files_are_returned_with_the_reason(files: list[str]) -> None
     Path(files[1]).write_text("not an image")
     Path(files[2]).unlink()
     first, second = read_images(files[:4], GREY, 2)
-    assert (first.paths, first.failed) == ([files[0]], [(files[1], "is not an image")])
+    assert (first.paths, first.failed) == (
+        [files[0]],
+        [(files[1], f"is not an image of a format that is read: {LISTED}")],
+    )
     assert (second.paths, second.failed) == ([files[3]], [(files[2], "cannot be read (No such file or directory)")])
     (nothing,) = read_images(files[1:3], GREY, 2)
     assert (nothing.paths, len(nothing.images), len(nothing.failed)) == ([], 0, 2)

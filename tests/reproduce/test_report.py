@@ -12,7 +12,8 @@ from mixmo.reproduce.plan import Cell, Plan, expand
 from mixmo.reproduce.report import Filled, Where, absent, cell_values, fill, value
 from mixmo.reproduce.store import Store, run_name
 from mixmo.reproduce.text import markdown
-from mixmo.runs.directory import SCORES, Run
+from mixmo.runs.contents import SCORES
+from mixmo.runs.directory import Run
 
 WHERE = Where(Path("nowhere"), torch.device("cpu"))
 RECIPES = [named("digits/cut-mixmo").replace(seed=seed) for seed in range(4)]

@@ -8,11 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mixmo.cli.parser import Parser, convert, expected, field_docs
 from mixmo.recipes import Recipe, named, names
 from mixmo.recipes.schema import FIELDS, KINDS, RENAMED
+from mixmo.storage.plain_yaml import TextLoader, read_yaml
 from mixmo.surgery.backbones import BACKBONES
 from mixmo.surgery.user_models import allow
 from mixmo.utils.errors import UserError, unknown
@@ -76,8 +75,8 @@ def given_fields(parsed: Namespace) -> dict[str, Any]:
 def read_fields(path: Path) -> dict[str, Any]:
     """Return the fields in a YAML file."""
     try:
-        content = dict(yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader))  # text, as on the command line
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        content = dict(read_yaml(path, TextLoader))  # text, as on the command line
+    except (OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"--config {path} cannot be read as lines such as `width: 4`: {reason}") from error
     fields: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from mixmo.utils.errors import UserError, nearest
+from mixmo.utils.errors import UserError, nearest, shortened
 
 BOOLEANS = {"true": True, "false": False}
 EPILOG = "User-defined masks, networks, data sets and metrics: --plugin FILE.py (see `mixmo --help`)."
@@ -134,7 +134,8 @@ def expected(hint: Any, text: str) -> str:
     """
     kind = _plain(hint)
     names = {Literal: " or ".join(map(str, get_args(kind))), tuple: "a list such as [0.5, 0.75]"}
-    return f"expected {names.get(get_origin(kind)) or kind.__name__.lower()}, got {text or 'nothing'}"
+    given = shortened(repr(text)[1:-1]) or "nothing"
+    return f"expected {names.get(get_origin(kind)) or kind.__name__.lower()}, got {given}"
 
 
 def _converter(hint: Any) -> Callable[[str], Any]:

@@ -45,9 +45,7 @@ class Cell(NamedTuple):
 
 def corrupted(folder: Path) -> list[Cell]:
     """List every corruption in `folder`, by name, at every severity in turn; all files are checked, none is read."""
-    severities = SEVERITIES
-    if (folder / LEVELS).is_file():
-        severities = tuple(int(word) for word in (folder / LEVELS).read_text().split())
+    severities = _severities(folder / LEVELS)
     labels = _open(folder / "labels.npy")
     count, repeats, shape = len(labels) // len(severities), len(severities), (len(labels), *SHAPE)
     paths = [path for path in sorted(folder.glob("*.npy")) if path.name != "labels.npy"]
@@ -62,6 +60,15 @@ def corrupted(folder: Path) -> list[Cell]:
     return [
         Cell(path.stem, severity, path, place, labels_N) for path in paths for place, severity in enumerate(severities)
     ]
+
+
+def _severities(path: Path) -> tuple[int, ...]:
+    if not path.is_file():
+        return SEVERITIES
+    words = path.read_text(encoding="utf-8", errors="replace").split()
+    if not words or len(words) > len(SEVERITIES) or not {*words} <= {*map(str, SEVERITIES)}:
+        raise UserError(f"{path} must list severities from 1 to 5; restore it, or make the set again")
+    return tuple(map(int, words))
 
 
 def _open(path: Path) -> np.ndarray:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -17,11 +17,18 @@ from mixmo.utils.progress import Work, track
 CHUNK = 256  # samples handed to a thread at once
 NAMED = 5  # unreadable files named in the warning
 MOST_WORKERS = 32
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # no vector graphics, which are programs
+LISTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or PPM"
+MOST_PIXELS = 50_000_000  # of an image; decoding takes up to 20 bytes each
 LONGEST = 16  # ratio of the sides: only the middle of a longer image is resized, or it would fill the memory
 
 
 class SkippedImages(UserWarning):
     """Warns that some images of a set cannot be read."""
+
+
+class TooLargeError(ValueError):
+    """An image has more pixels than are decoded."""
 
 
 class Sample(NamedTuple):
@@ -45,8 +52,20 @@ def decode(path: str, size: int) -> np.ndarray:
     """
     if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
         raise ValueError("it is a folder, a pipe or a device")
-    with Image.open(path) as image:
+    with open_image(path) as image:
         return to_square(image, size)
+
+
+def open_image(file: str | BinaryIO, most_pixels: int = MOST_PIXELS) -> Image.Image:
+    """Open an image, which is not decoded yet. Raises `TooLargeError` if it has more pixels, and whatever PIL does."""
+    try:
+        image = Image.open(file, formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise TooLargeError(f"it has more than {most_pixels:,} pixels, which is the most") from error
+    if image.width * image.height > most_pixels:
+        image.close()
+        raise TooLargeError(f"it has {image.width} x {image.height} pixels, and {most_pixels:,} are the most")
+    return image
 
 
 def to_square(image: Image.Image, size: int) -> np.ndarray:

@@ -69,5 +69,5 @@ def _zip(archive: Path, opened: BinaryIO, to: Path) -> Iterator[tuple[str, int, 
 
 def _inside(archive: Path, name: str, plain: bool) -> None:
     path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in name or not plain:
+    if not name or path.is_absolute() or ".." in path.parts or ":" in name or not plain:
         raise UserError(f"{archive}: '{name}' would leave the folder, or is a link or a device; {AGAIN}")

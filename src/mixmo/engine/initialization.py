@@ -38,7 +38,7 @@ def load_start(net: Ensemble, recipe: Recipe, dataset: Dataset) -> None:
     members = net.members if net.members != given.members else None
     classes = None if same else len(dataset.classes)
     converted = convert(given, members=members, classes=classes, diversity=recipe.diversity)
-    if different := differences(shapes(net), converted.state_dict()):
+    if different := differences(shapes(net), shapes(converted)):
         reason = f"start = {recipe.start} is another network than the recipe's ({different[0]})"
         raise UserError(f"{reason}; give the model, depth, width, encoders and heads that it was trained with")
     net.load_state_dict(converted.state_dict())

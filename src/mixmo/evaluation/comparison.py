@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from mixmo.evaluation.run_scores import score_runs
 from mixmo.metrics.report import json_ready
-from mixmo.runs.directory import SCORES, Run
+from mixmo.runs.contents import SCORES
+from mixmo.runs.directory import Run
 
 
 class ComparedRun(NamedTuple):

@@ -1,5 +1,6 @@
 """How a network is built: as a dictionary for JSON, and back."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from mixmo.hub.backbones import made_by, make
 from mixmo.models import Ensemble, Network, create
 from mixmo.models.network import channels
 from mixmo.storage.weights import shapes
-from mixmo.surgery.fold import fold
+from mixmo.surgery.fold import fold, folded_copy
+from mixmo.surgery.hollow import check_backbone
 from mixmo.surgery.wrap import wrap
 from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
@@ -31,17 +33,22 @@ def describe(net: Ensemble) -> list[dict[str, Any]]:
     return [*(wrapping | made for made in made_by(net)), wrapping]
 
 
-def build(architecture: dict[str, Any], model: nn.Module | None = None) -> Ensemble:
-    """Build a network without its trained weights; `model` is the bare backbone, for one that no library makes."""
+def build(architecture: dict[str, Any], stored: Mapping[str, torch.Size], model: nn.Module | None = None) -> Ensemble:
+    """Build a network without its trained weights, which have the shapes `stored`.
+
+    The architecture may be a stranger's: a network of `mixmo.create` is built on the meta device, and a backbone first
+    without its weights, to see that it has no more of them than are stored. `model` is the bare backbone, for one that
+    no library makes.
+    """
     if "create" in architecture:
         given = {key: value for key, value in architecture.items() if key not in ("create", "folded")}
-        # Drawing initial weights takes longer than reading the trained ones; folding needs some.
-        with torch.device("cpu" if architecture["folded"] else "meta"):
+        with torch.device("meta"):
             net: Ensemble = create(architecture["create"], **given)
-    else:
-        given = architecture["wrap"]
-        bare = make(architecture) if model is None else model
-        net = wrap(bare, given["members"], stem=given["stem"], head=given["head"], size=tuple(given["size"]))
+            return folded_copy(net) if architecture["folded"] else net
+    given = architecture["wrap"]
+    check_backbone(lambda: make(architecture), given["members"], given["size"], stored)
+    bare = make(architecture) if model is None else model
+    net = wrap(bare, given["members"], stem=given["stem"], head=given["head"], size=tuple(given["size"]))
     return fold(net) if architecture["folded"] else net
 
 

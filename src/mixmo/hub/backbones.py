@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from mixmo.storage.weights import shapes
+from mixmo.surgery.hollow import Hollow
 from mixmo.surgery.libraries import make_model
 from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
@@ -56,17 +56,10 @@ def made_by(net: Wrapped) -> Iterator[dict[str, Any]]:
     for name, given in product(names, (options, options | {"image_size": net.size[1]})):
         made = {"torchvision": name, "options": given}
         fits = False
-        with suppress(UserError), _Hollow():
+        with suppress(UserError), Hollow():
             fits = _between(net, make(made)) == ours
         if fits:
             yield made
-
-
-class _Hollow(TorchFunctionMode):
-    """Weights without storage: layers take theirs from torch.empty. RegNet computes its widths with real tensors."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return function(*args, **(kwargs or {}) | ({"device": "meta"} if function is torch.empty else {}))
 
 
 def _between(net: Wrapped, backbone: nn.Module) -> dict[str, torch.Size]:

@@ -21,7 +21,7 @@ from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.storage import checksums
 from mixmo.storage.files import staging_folder
-from mixmo.storage.weights import load_state, load_weights, save_tensors, to_bfloat16
+from mixmo.storage.weights import load_state, load_weights, save_tensors, stored_shapes, to_bfloat16
 from mixmo.surgery.probe import input_size
 from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import on_cpu
@@ -121,7 +121,7 @@ def from_pretrained(
     folder = find(where, revision, token)
     config = read_config(folder)
     try:
-        net = build(config["architecture"], model)
+        net = build(config["architecture"], stored_shapes(folder / WEIGHTS), model)
         about = None if config["about"] is None else About.from_dict(config["about"])
         check_about(net, about)
     except (KeyError, TypeError, AttributeError) as error:

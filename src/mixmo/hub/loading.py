@@ -11,7 +11,8 @@ from mixmo.calibration.posthoc import Calibration, calibrate
 from mixmo.hub.folder import from_pretrained
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
-from mixmo.runs.directory import SCORES, Run, is_run
+from mixmo.runs.contents import SCORES
+from mixmo.runs.directory import Run, is_run
 from mixmo.runs.network import load_network_and_step
 from mixmo.storage.weights import AGAIN, index_path, load_tensors
 from mixmo.utils.errors import UserError, check_path

@@ -13,7 +13,7 @@ from PIL import UnidentifiedImageError
 from torch import Tensor
 
 from mixmo.augment.basic import centre, to_shape
-from mixmo.data.decode import decode, default_workers
+from mixmo.data.decode import LISTED, decode, default_workers
 from mixmo.data.folder import image_files
 from mixmo.models.metadata import About
 from mixmo.utils.errors import UserError, first_line
@@ -96,6 +96,6 @@ def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> Read:
 
 def _reason(path: str, error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "is not an image"
+        return f"is not an image of a format that is read: {LISTED}"
     text = getattr(error, "strerror", None) or first_line(error)
     return f"cannot be read ({text})".replace(path, "it")

@@ -5,10 +5,11 @@ import re
 from mixmo.models import preact_resnet, resnet, wrn
 from mixmo.models.cost import multiply_adds, parameters, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
-from mixmo.utils.errors import UserError, check_whole, unknown
+from mixmo.utils.errors import UserError, check_whole, quoted, unknown
 
 __all__ = ["FAMILIES", "Ensemble", "Network", "Parts", "create", "multiply_adds", "parameters", "training_bytes"]
 
+DEEPEST, MOST_MEMBERS = 10_000, 1_000
 FAMILIES = {"wrn": wrn.wrn, "preactresnet": preact_resnet.preactresnet, "resnet": resnet.resnet}
 
 
@@ -44,12 +45,16 @@ def create(
     """
     match = re.fullmatch(r"(\D.*?)(\d+)_(\d+)", str(name))
     if not match:
-        raise UserError(f"model '{name}' is not of the form family, depth, _, width; for example wrn28_10")
+        raise UserError(f"model {quoted(name)} is not of the form family, depth, _, width; for example wrn28_10")
     if match[1] not in FAMILIES:
         raise unknown("model family", match[1], FAMILIES)
+    if len(match[2] + match[3]) > 8:
+        raise UserError(f"model {quoted(name)} has a depth or width of too many digits; for example wrn28_10")
     depth, width = int(match[2]), int(match[3])
     for what, count in (("width", width), ("classes", classes), ("members", members), ("channels", channels)):
         check_whole(what, count)
+    if depth > DEEPEST or members > MOST_MEMBERS:
+        raise UserError(f"depth = {depth}, members = {members}; give at most {DEEPEST} and {MOST_MEMBERS}")
     encoders, heads = (members if count is None else count for count in (encoders, heads))
     if not {encoders, heads} <= {1, members}:
         raise UserError(f"encoders = {encoders}, heads = {heads}; take one per member, or 1 shared by all")

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from mixmo.calibration.posthoc import Calibration
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, quoted
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class About:
 
     def __post_init__(self) -> None:
         if len(self.size) != 3 or not len(self.mean) == len(self.std) == self.size[0] or not min(self.std) > 0:
-            given = f"size = {self.size}, mean = {self.mean}, std = {self.std}"
+            given = f"size = {quoted(self.size)}, mean = {quoted(self.mean)}, std = {quoted(self.std)}"
             raise UserError(f"{given}; give (channels, height, width), and a mean and a positive std per channel")
         if isinstance(self.classes, str) or not all(isinstance(name, str) for name in self.classes or ()):
-            raise UserError(f"classes = {str(self.classes)[:40]}; give the name of each class, as text")
+            raise UserError(f"classes = {quoted(self.classes)}; give the name of each class, as text")
         if self.resize is not None and self.resize < max(self.size[1:]):
             raise UserError(f"resize = {self.resize}; give at least the size of the network's input, {self.size[1:]}")
 

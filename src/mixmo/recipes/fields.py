@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.errors import UserError, quoted, unknown
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def check_field(name: str, value: object, hint: Any) -> None:
     numbers: Any = value if isinstance(value, tuple) else () if value is None else (value,)
     if not has_type(value, kind) or not all(number in each for each in ranges for number in numbers):
         allowed = " ".join(map(str, (kind.__name__ if isinstance(kind, type) else kind, *ranges)))
-        raise UserError(f"{name} = {value!r}; it must be {allowed}")
+        raise UserError(f"{name} = {quoted(value)}; it must be {allowed}")
     names = {
         rule.kind: rule.names()
         for rule in rules

@@ -11,10 +11,10 @@ from mixmo.baselines.feature_mixing import FEATURE_MIXING
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.baselines.saliency.comixup import part_size
 from mixmo.mixing.mixer import Mixer
-from mixmo.models import FAMILIES, Ensemble, create
+from mixmo.models import DEEPEST, FAMILIES, MOST_MEMBERS, Ensemble, create
 from mixmo.recipes.fields import PROBABILITY, OneOf, Range, above, at_least, check_field
 from mixmo.surgery.backbones import BACKBONES, wrap_backbone
-from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.errors import UserError, quoted, unknown
 
 RENAMED = {"hidden": "feature_mixing"}  # fields by the names that earlier versions wrote
 
@@ -39,9 +39,9 @@ class Recipe:
 
     model: Annotated[str, OneOf("model", FAMILIES, others=BACKBONES)] = "wrn"
     """Network family (`mixmo list models`), or a backbone: timm/NAME, torchvision/NAME or module:function."""
-    depth: int = 28
+    depth: Annotated[int, Range(1, DEEPEST)] = 28
     """Depth d of the network, in layers; of a family."""
-    width: Annotated[int, at_least(1)] = 10
+    width: Annotated[int, Range(1, 10_000)] = 10
     """Width multiplier w of the network; of a family."""
     pretrained: bool = False
     """Start from the published weights of the backbone (timm, torchvision); `weights` and `start` replace them."""
@@ -53,7 +53,7 @@ class Recipe:
     """Name of the backbone's last layer, where it is not found. By default it is found."""
     drop_path: Annotated[float, Range(0, 1, "[)")] = 0.0
     """Drop path (stochastic depth) rate of the backbone."""
-    members: Annotated[int, at_least(1)] = 2
+    members: Annotated[int, Range(1, MOST_MEMBERS)] = 2
     """Subnetworks M, each with its own input; 1 is a standard network."""
     encoders: int | None = None
     """Encoders (first convolutions): M, or 1 that all members share. By default M."""
@@ -69,7 +69,7 @@ class Recipe:
     teacher_weight: Annotated[float, PROBABILITY] = 0.5
     """With a teacher: share of its predictions in the targets."""
 
-    networks: Annotated[int, at_least(1)] = 1
+    networks: Annotated[int, Range(1, 1000)] = 1
     """Networks trained independently with consecutive seeds and evaluated as one ensemble."""
 
     mask: str = "cut"
@@ -219,7 +219,8 @@ class Recipe:
         fields, kind = (own, "network families") if self.is_backbone else (backbones, "backbones such as timm/NAME")
         for name, default in fields.items():
             if (value := getattr(self, name)) != default:
-                raise UserError(f"{name} = {value} is for {kind}, not for model = {self.model}; leave it out")
+                given = f"{name} = {quoted(value)}"
+                raise UserError(f"{given} is for {kind}, not for model = {quoted(self.model)}; leave it out")
         if self.is_backbone and self.mask == "concat":
             raise UserError(f"mask = concat changes the layer after the stem; {self.model} takes another mask")
         if self.teacher and (self.saliency != "none" or self.association != "own"):

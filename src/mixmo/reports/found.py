@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import evaluate
 from mixmo.recipes.protocols import FACTS
@@ -20,6 +18,7 @@ from mixmo.reports.measured import Measured, read_measured
 from mixmo.reproduce.scores import size_of
 from mixmo.runs.directory import WHICH, Run
 from mixmo.runs.metrics_log import flat
+from mixmo.storage.plain_yaml import read_yaml
 from mixmo.storage.weights import index_path
 from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.text import printable
@@ -107,10 +106,9 @@ def _read_recipe(found: Found) -> None:
         found.fields = found.recipe.to_dict()
     else:  # of another version, or damaged: what is legible
         try:
-            text = (found.path / "recipe.yaml").read_text(encoding="utf-8", errors="replace")
-            content = yaml.safe_load(text)
+            content = read_yaml(found.path / "recipe.yaml")
             found.fields = {str(key): value for key, value in dict(content).items()}
-        except (OSError, ValueError, TypeError, yaml.YAMLError):
+        except (OSError, ValueError, TypeError):
             found.fields = {}
 
 

@@ -14,7 +14,7 @@ from mixmo.reports.summary import SCORES, SHARES, published, show
 from mixmo.reports.trade_offs import calibration_chart, diversity_chart, parameter_chart
 from mixmo.reports.vega import keys
 from mixmo.reports.words import duration, method
-from mixmo.runs.directory import SCORES as COMPARED
+from mixmo.runs.contents import SCORES as COMPARED
 
 MANY = 12  # runs whose names a title has room for
 

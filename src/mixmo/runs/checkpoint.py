@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from mixmo.runs.contents import is_state
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write, write_errors
 from mixmo.storage.weights import UNFINISHED, load_tensors, load_weights, save_tensors, to_bfloat16
@@ -207,10 +208,14 @@ class Checkpoints:
 
         step = self._read_newest(load)
         if step is None:
-            last = "no best weights yet, but the last ones (--which last)"
-            missing = last if self.latest() else "no scores.json, and no checkpoint yet"
-            raise UserError(f"{self.folder.parent} has {missing}: {UNFINISHED}")
+            raise self.lacks()
         return step
+
+    def lacks(self) -> UserError:
+        """Return the error for weights that are not there yet."""
+        last = "no best weights yet, but the last ones (--which last)"
+        missing = last if self.latest() else "no scores.json, and no checkpoint yet"
+        return UserError(f"{self.folder.parent} has {missing}: {UNFINISHED}")
 
     def state(self) -> State | None:
         """Return the state in the newest checkpoint, or None if there is none."""
@@ -239,11 +244,13 @@ def read_state(checkpoint: Path) -> State:
     path = checkpoint / "state.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
+        if not is_state(fields):
+            raise ValueError("it does not hold the progress of a training")
         meter = (*map(float, fields["meter"]), 0.0, 0.0)[:4]  # earlier versions had the first two
         state = State(**{**fields, "meter": meter})
         if state.logged is not None:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
     checksums.verify(path)
     return state

@@ -24,16 +24,17 @@ import yaml
 
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.recipes.schema import Recipe
+from mixmo.runs.contents import is_dataset, is_logits, is_scores
 from mixmo.runs.metrics_log import append_line, read_log
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write
+from mixmo.storage.plain_yaml import read_yaml
 from mixmo.storage.weights import AGAIN, UNFINISHED, load_tensors
 from mixmo.utils.errors import UserError
 
 WHICH = ("last", "best")
 LOCK = ".lock"
 CHECKED = ("recipe.yaml", "*.json", "metrics.jsonl", "best*.safetensors", "last*.safetensors", "logits-*.safetensors")
-SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
 
 
 def is_run(path: Path | str) -> bool:
@@ -112,15 +113,24 @@ class Run:
 
     def read_scores(self) -> dict[str, Any]:
         """Return scores.json: parameters, multiply-adds, best epoch, scores of the last and the best epoch."""
-        return self._read_json("scores.json")
+        scores = self._read_json("scores.json")
+        if not is_scores(scores, WHICH):
+            raise UserError(f"{self.path / 'scores.json'} does not hold scores of the last and the best epoch; {AGAIN}")
+        return scores
 
     def read_dataset(self) -> dict[str, Any]:
         """Return dataset.json: name, classes, mean, std and the size (C, H, W) of the network's input."""
-        return self._read_json("dataset.json")
+        dataset = self._read_json("dataset.json")
+        if not is_dataset(dataset):
+            raise UserError(f"{self.path / 'dataset.json'} does not describe a data set; {AGAIN}")
+        return dataset
 
     def read_environment(self) -> dict[str, Any]:
         """Return environment.json: versions, device, commit, options."""
-        return self._read_json("environment.json")
+        environment = self._read_json("environment.json")
+        if not isinstance(environment, dict):
+            raise UserError(f"{self.path / 'environment.json'} does not describe versions and device; {AGAIN}")
+        return environment
 
     def read_metrics(self, until: int | None = None) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, one dict per scored epoch; with `until`, up to that epoch."""
@@ -133,7 +143,11 @@ class Run:
         Args:
             which: "last" or "best" epoch.
         """
-        parts = [load_tensors(path / f"logits-{which}.safetensors") for path in self.network_paths()]
+        files = [path / f"logits-{which}.safetensors" for path in self.network_paths()]
+        parts = [load_tensors(file) for file in files]
+        for file, part in zip(files, parts, strict=True):
+            if not is_logits(part):
+                raise UserError(f"{file} does not hold logits and labels; {AGAIN}")
         labels_N = parts[0]["labels"]
         if not all(torch.equal(part["labels"], labels_N) for part in parts):
             raise UserError(f"the networks of {self.path} were tested on different data; evaluate them one by one")
@@ -179,12 +193,11 @@ class Run:
 
 def _read_recipe(path: Path) -> Recipe:
     try:
-        text = path.read_text(encoding="utf-8")
-        fields = yaml.safe_load(text)
+        fields, text = read_yaml(path), path.read_text(encoding="utf-8")
         if not isinstance(fields, dict) or not text.endswith("\n"):  # cut short, missing fields would be the defaults
             raise UserError("it is not complete")
         recipe = Recipe.from_dict(fields)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         remedy = "restore it, or register the components that it names by --plugin FILE.py (docs/guides/extend.md)"
         raise UserError(f"{path} cannot be read as a recipe ({' '.join(str(error).split())}); {remedy}") from error
     checksums.verify(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mixmo.runs.checkpoint import Checkpoints
+from mixmo.runs.contents import is_line
 from mixmo.storage import checksums
 from mixmo.storage.files import write_errors
 from mixmo.utils.errors import UserError
@@ -36,10 +37,12 @@ def _parse(text: str, path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(text.split("\n")[:-1], 1):  # without the half a line that a killed process may leave
         try:
             entries.append(json.loads(line))
+            if not is_line(entries[-1]):
+                raise ValueError
             last, before = entries[-1]["epoch"], last
             if not last > before:
                 raise ValueError
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged: line {number} is no later epoch; remove that line") from error
     return entries
 

@@ -1,13 +1,17 @@
 """The network of a run: trained to the end, or at its newest checkpoint."""
 
 import warnings
+from pathlib import Path
 
 import torch
 
 from mixmo.models import Ensemble
+from mixmo.recipes.schema import Recipe
 from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.directory import WHICH, Run
-from mixmo.storage.weights import load_weights
+from mixmo.storage.weights import check_shapes, load_weights, shapes, stored_shapes
+from mixmo.surgery.hollow import check_backbone
+from mixmo.surgery.libraries import LIBRARIES, make_fitting
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import unknown
 
@@ -27,11 +31,18 @@ def load_network_and_step(run: Run, which: str) -> tuple[Ensemble, int | None]:
     if which not in WHICH:
         raise unknown("epoch", which, WHICH)
     dataset, recipe, step = run.read_dataset(), run.recipe, None
-    net = recipe.network(len(dataset["classes"]), tuple(dataset["size"]))
-    if run.is_finished():
-        load_weights(net, run.path / f"{which}.safetensors")
+    classes, size = len(dataset["classes"]), tuple(dataset["size"])
+    finished, checkpoints = run.is_finished(), Checkpoints(run.path / "checkpoints")
+    newest = checkpoints.latest()
+    if not finished and newest is None:
+        raise checkpoints.lacks()
+    weights = run.path / f"{which}.safetensors" if newest is None or finished else newest / "weights.safetensors"
+    _check_weights(recipe, classes, size, weights)
+    net = recipe.network(classes, size)
+    if finished:
+        load_weights(net, weights)
     else:
-        step = Checkpoints(run.path / "checkpoints").load_weights(net, which, averaged=recipe.average > 0)
+        step = checkpoints.load_weights(net, which, averaged=recipe.average > 0)
         when = "before any epoch was scored"
         if lines := [line for line in run.read_metrics() if line.get("step")]:  # not every epoch may be scored
             when = f"after epoch {step * lines[-1]['epoch'] // lines[-1]['step']} of {recipe.epochs}"
@@ -41,3 +52,18 @@ def load_network_and_step(run: Run, which: str) -> tuple[Ensemble, int | None]:
             stacklevel=3,
         )
     return net.eval().to(memory_format=torch.channels_last), step  # type: ignore[call-overload]
+
+
+def _check_weights(recipe: Recipe, classes: int, size: tuple[int, int, int], weights: Path) -> None:
+    """Raise an error for weights of another network, before memory for it is taken."""
+    library, _, name = recipe.model.partition("/")
+    if library in LIBRARIES:
+        check_backbone(
+            lambda: make_fitting(library, name, classes, size, recipe.drop_path)[0],
+            recipe.members,
+            size,
+            stored_shapes(weights),
+        )
+    elif not recipe.is_backbone:
+        with torch.device("meta"):
+            check_shapes(shapes(recipe.network(classes, size)), weights)

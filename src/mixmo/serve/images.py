@@ -11,14 +11,11 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from mixmo.augment.basic import to_shape
-from mixmo.data.decode import to_square
+from mixmo.data.decode import LISTED, TooLargeError, open_image, to_square
 from mixmo.inference.preparation import resized_side
 from mixmo.models.metadata import About
 from mixmo.serve.errors import Refused, printable
 from mixmo.utils.errors import first_line
-
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # no vector graphics, which are programs
-LISTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or PPM"
 
 
 class Upload(NamedTuple):
@@ -67,16 +64,14 @@ def _square(upload: Upload, where: str, about: About, max_pixels: int, exact: bo
     if not content:
         raise Refused(400, f"{where} is empty; send the bytes of an image file")
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if image.width * image.height > max_pixels:
-                raise _too_large(where, max_pixels)
+        with open_image(io.BytesIO(content), max_pixels) as image:
             if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: photographs with a preview
                 raise Refused(422, f"{where} has several frames; send one of them as an image of its own")
             as_it_is = exact and image.size == (about.size[2], about.size[1])
             return to_square(image, image.width if as_it_is else resized_side(about))
     except Refused:
         raise
-    except Image.DecompressionBombError:
+    except TooLargeError:
         raise _too_large(where, max_pixels) from None
     except UnidentifiedImageError:
         raise Refused(415, f"{where} is no image in a format that is read; send {LISTED}") from None

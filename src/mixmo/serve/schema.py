@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mixmo.serve.images import LISTED
+from mixmo.data.decode import LISTED
 
 Probability = Annotated[float, Field(ge=0, le=1.0001)]  # rounding may exceed 1
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

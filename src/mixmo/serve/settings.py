@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from mixmo.data.decode import MOST_PIXELS
 from mixmo.utils.errors import UserError, check_number, check_whole
 
 LARGEST_IMAGE = 178_000_000  # pixels; PIL opens no image of more
@@ -15,7 +16,7 @@ class Limits:
     """Bytes of a request."""
     max_images: int = 64
     """Images in a request."""
-    max_pixels: int = 50_000_000
+    max_pixels: int = MOST_PIXELS
     """Pixels of an image, before it is resized."""
     max_requests: int = 128
     """Requests that are worked on at a time; others get status 429."""

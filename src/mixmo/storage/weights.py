@@ -3,9 +3,12 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
@@ -59,6 +62,16 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     return {name: tensor for file in _shards(index_path(path)) for name, tensor in _load_file(file).items()}
 
 
+def stored_shapes(path: Path) -> dict[str, torch.Size]:
+    """Return the shapes of the tensors in a safetensors file, whole or in shards, without reading them."""
+    files = [path] if path.is_file() or not index_path(path).is_file() else _shards(index_path(path))
+    found = dict[str, torch.Size]()
+    for file in files:
+        with _opened(file) as opened:
+            found |= {name: torch.Size(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+    return found
+
+
 def _shards(index: Path) -> list[Path]:
     """The files that an index names, all beside it."""
     try:
@@ -72,17 +85,24 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _load_file(path: Path) -> dict[str, Tensor]:
+    with _opened(path) as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    checksums.verify(path)
+    return tensors
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     if not path.is_file():
         unfinished = path.with_name("recipe.yaml").is_file() and not path.with_name("scores.json").is_file()
         raise UserError(f"{path} is missing" + (f": {UNFINISHED}" if unfinished else f"; {AGAIN}"))
     try:
         path.open("rb").close()  # safetensors reports a file without read permission as missing
-        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, "pt") as opened:
+            yield opened
     except (OSError, safetensors.SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path} is damaged or unreadable ({reason}); {AGAIN}") from error
-    checksums.verify(path)
-    return tensors
 
 
 def index_path(path: Path) -> Path:
@@ -97,10 +117,14 @@ def to_bfloat16(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def load_weights(net: nn.Module, path: Path, assign: bool = False) -> None:
     """Load weights into a network of the same architecture; with `assign` they keep the precision of the file."""
-    tensors = load_tensors(path)
-    if found := differences(shapes(net), tensors):
+    check_shapes(shapes(net), path)
+    load_state(net, load_tensors(path), assign)
+
+
+def check_shapes(wanted: Mapping[str, torch.Size], path: Path) -> None:
+    """Raise an error unless a file holds tensors of these names and shapes. Only its header is read."""
+    if found := differences(wanted, stored_shapes(path)):
         raise UserError(f"{path} holds the weights of another architecture: {'; '.join(found[:3])}; build that network")
-    load_state(net, tensors, assign)
 
 
 def load_state(net: nn.Module, tensors: dict[str, Tensor], assign: bool = False) -> None:
@@ -115,21 +139,21 @@ def shapes(net: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in net.state_dict().items()}
 
 
-def differences(wanted: Mapping[str, torch.Size], given: Mapping[str, Tensor]) -> list[str]:
+def differences(wanted: Mapping[str, torch.Size], given: Mapping[str, torch.Size]) -> list[str]:
     """Return a phrase for each tensor that is missing, has another shape, or is unknown.
 
-    >>> differences({"a": torch.Size([2]), "b": torch.Size([3])}, {"a": torch.zeros(4), "c": torch.zeros(1)})
+    >>> differences({"a": torch.Size([2]), "b": torch.Size([3])}, {"a": torch.Size([4]), "c": torch.Size([1])})
     ['a is (4,) there and (2,) in the network', 'b is missing there', 'c is unknown to the network']
     """
     return list(mismatches(wanted, given).values())
 
 
-def mismatches(wanted: Mapping[str, torch.Size], given: Mapping[str, Tensor]) -> dict[str, str]:
+def mismatches(wanted: Mapping[str, torch.Size], given: Mapping[str, torch.Size]) -> dict[str, str]:
     """Return `differences` by the names of the tensors."""
     found = {}
     for name, shape in wanted.items():
         if name not in given:
             found[name] = f"{name} is missing there"
-        elif given[name].shape != shape:
-            found[name] = f"{name} is {tuple(given[name].shape)} there and {tuple(shape)} in the network"
+        elif given[name] != shape:
+            found[name] = f"{name} is {tuple(given[name])} there and {tuple(shape)} in the network"
     return found | {name: f"{name} is unknown to the network" for name in given if name not in wanted}

@@ -38,6 +38,23 @@ def fold(net: E) -> E:
     True
     """
     net = cast(E, unwrap_ensemble(net))
+    folded = folded_copy(net)
+    if net.members == 1:
+        return folded
+    images = random_images(net, input_size(net))
+    with frozen(net, folded), torch.no_grad():
+        expected, logits = net.each(images), folded.each(images)
+    if close(logits, expected):
+        return folded
+    if images.dtype != torch.float64:
+        with suppress(UserError, RuntimeError):  # where rounding errors grow too large, float64 decides
+            fold(copy.deepcopy(net).double())
+            return folded
+    raise UserError(f"outputs would differ by {relative(logits, expected):.1g} of their size: encoders {NOT_LINEAR}")
+
+
+def folded_copy(net: E) -> E:
+    """Return what `fold` does, unchecked: also of a network on the meta device."""
     folded = copy.deepcopy(net)
     if net.members == 1:
         return folded
@@ -49,13 +66,4 @@ def fold(net: E) -> E:
     else:
         raise UserError(f"encoders that are concatenated or {NOT_LINEAR}")
     folded.members = 1
-    images = random_images(net, input_size(net))
-    with frozen(net, folded), torch.no_grad():
-        expected, logits = net.each(images), folded.each(images)
-    if close(logits, expected):
-        return folded
-    if images.dtype != torch.float64:
-        with suppress(UserError, RuntimeError):  # where rounding errors grow too large, float64 decides
-            fold(copy.deepcopy(net).double())
-            return folded
-    raise UserError(f"outputs would differ by {relative(logits, expected):.1g} of their size: encoders {NOT_LINEAR}")
+    return folded

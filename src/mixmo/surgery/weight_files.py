@@ -1,6 +1,5 @@
 """Files of pretrained weights, as others write them: read safely, and fitted to a model by name and shape."""
 
-import pickle
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from mixmo.storage.torch_files import check_torch_file
 from mixmo.storage.weights import load_state, mismatches, shapes
 from mixmo.utils.errors import UserError, check_path, first_line
 
@@ -26,11 +26,11 @@ def read_weights(path: Path | str, wanted: Collection[str]) -> dict[str, Tensor]
     try:
         read = _read_safetensors if path.suffix == ".safetensors" else _read_pickle
         content = read(path)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a damaged file can raise nearly anything
         give = "a safetensors file, or a state dict of torch.save"
         raise UserError(f"weights = {path} cannot be read safely ({first_line(error)}); give {give}") from error
     state = _state(content)
-    if not state or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+    if not state or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
         raise UserError(f"weights = {path} holds no state dict; save model.state_dict() by torch.save")
     if any(".copies." in name for name in state):
         raise UserError(f"weights = {path} is of a network of mixmo; give its run or folder by start (--start)")
@@ -39,7 +39,7 @@ def read_weights(path: Path | str, wanted: Collection[str]) -> dict[str, Tensor]
 
 def fill(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, str]:
     """Load the tensors that fit; return a phrase for each other tensor, by its name."""
-    found = mismatches(shapes(model), state)
+    found = mismatches(shapes(model), {name: tensor.shape for name, tensor in state.items()})
     fitting = {name: tensor for name, tensor in state.items() if name not in found}
     load_state(model, fitting)
     return {name: phrase for name, phrase in found.items() if not name.endswith(COUNTERS)}
@@ -63,17 +63,16 @@ def _read_safetensors(path: Path) -> Any:
 
 
 def _read_pickle(path: Path) -> Any:
+    check_torch_file(path)
     return torch.load(path, map_location="cpu", weights_only=True)  # tensors and numbers: no code is run
 
 
 def _state(content: Any) -> dict[str, Any]:
     """Return the state dict in what a training script saved."""
-    while isinstance(content, Mapping):
-        inner = next((content[key] for key in KEYS if isinstance(content.get(key), Mapping)), None)
-        if inner is None:
-            return dict(content)
-        content = inner
-    return {}
+    for _ in KEYS:  # not for ever: a dict may hold itself
+        if isinstance(content, Mapping):
+            content = next((content[key] for key in KEYS if isinstance(content.get(key), Mapping)), content)
+    return dict(content) if isinstance(content, Mapping) else {}
 
 
 def _without_prefix(state: dict[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:

@@ -7,10 +7,28 @@ from numbers import Integral, Real
 from pathlib import Path
 
 MANY = 60  # names that an error lists; of more, three
+LONGEST = 200  # characters of a value that an error quotes
 
 
 class UserError(ValueError):
     """Bad input: the message says what is wrong, where, and what to do. The command line prints it and exits with 2."""
+
+
+def quoted(value: object) -> str:
+    """Return how a value is written in Python, on one line and cut to a length: it may be of a stranger's file.
+
+    >>> print(quoted("a\\nb"), quoted("a" * 10**6)[-3:], quoted(10**5000))
+    'a\\nb' aa… an int of too many digits
+    """
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"an {type(value).__name__} of too many digits"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:
@@ -21,18 +39,18 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
     mixmo.utils.errors.UserError: members = 2.5; give a whole number, at least 1
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UserError(f"{name} = {value!r}; give a whole number, at least {least}")
+        raise UserError(f"{name} = {quoted(value)}; give a whole number, at least {least}")
 
 
 def check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise UserError(f"{name} = {value!r}; give a number")
+        raise UserError(f"{name} = {quoted(value)}; give a number")
 
 
 def check_path(name: str, value: str | os.PathLike[str]) -> Path:
     """Return an argument as a path, in which a leading ~ is the home folder."""
     if not isinstance(value, str | os.PathLike) or value == "":
-        raise UserError(f"{name} = {value!r}; give a path")
+        raise UserError(f"{name} = {quoted(value)}; give a path")
     return Path(value).expanduser()
 
 
@@ -66,4 +84,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = nearest(str(name), names)
     hint = f"did you mean '{near}'? There" if near else "there"
     listed = f" {len(names)}, such as {', '.join(names[:3])}" if len(names) > MANY else f": {', '.join(names)}"
-    return UserError(f"unknown {kind} '{name}'; {hint} are{listed}")
+    return UserError(f"unknown {kind} {quoted(str(name))}; {hint} are{listed}")

@@ -1,0 +1,60 @@
+"""YAML of strangers: plain fields are read, what could grow is rejected before it is built."""
+
+import string
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from helpers import limited
+from mixmo.cli.arguments import read_fields
+from mixmo.runs.directory import Run
+from mixmo.storage.plain_yaml import LARGEST, TextLoader, parse_yaml, read_yaml
+from mixmo.utils.errors import UserError
+
+LETTERS = string.ascii_lowercase
+ALIASES = "a: &a [1, 1]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise(LETTERS[:12])
+)
+MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 10)}]}}\n" for before, name in pairwise(LETTERS[:12])
+)
+BOMBS = {
+    "aliases": (ALIASES, "line 1 has an anchor"),
+    "merges": (MERGES, "line 1 has an anchor"),
+    "a merge": ("width: 4\n<<: {mask: cow}\n", "line 2 has .* merge key"),
+    "depth": ("width: " + "[" * 40_000 + "]" * 40_000 + "\n", "line 1 is nested"),
+    "length": ("width: 4 #" + "x" * LARGEST + "\n", "100,000 characters"),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_bomb_in_a_config_or_a_run_is_rejected(tmp_path: Path, bomb: str):
+    text, problem = BOMBS[bomb]
+    (tmp_path / "recipe.yaml").write_text(text)
+    for read in (read_fields, lambda file: Run.open(file.parent)):
+        with limited(0.3), pytest.raises(UserError, match=problem) as caught:
+            read(tmp_path / "recipe.yaml")
+        assert "recipe.yaml" in str(caught.value)
+        assert len(str(caught.value)) < 600
+
+
+def test_plain_fields_are_read_as_values_or_as_text(tmp_path: Path):
+    text = "width: 4\ndecay: [0.5, 0.75]\nmask: cow  # a comment\nstem: null\n'lr': \"0.1\"\n"
+    (tmp_path / "a.yaml").write_text(text)
+    assert read_yaml(tmp_path / "a.yaml") == {
+        "width": 4,
+        "decay": [0.5, 0.75],
+        "mask": "cow",
+        "stem": None,
+        "lr": "0.1",
+    }
+    assert parse_yaml(text, TextLoader)["width"] == "4"
+
+
+def test_a_long_value_is_cut_in_the_error(tmp_path: Path):
+    (tmp_path / "recipe.yaml").write_text(f"width: {'x' * 50_000}\n")
+    for read in (read_fields, lambda file: Run.open(file.parent)):
+        with pytest.raises(UserError, match="xxx…") as caught:
+            read(tmp_path / "recipe.yaml")
+        assert len(str(caught.value)) < 600
