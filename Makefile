@@ -1,13 +1,15 @@
 # make demo    set up, train on the embedded digits, show the result (a few minutes on two cores)
 # make test    set up, then ruff, mypy, the import contract, the documentation and all tests
 # make quick   ruff and the fast tests (a minute on two cores)
+# make tables  fill the tables of the pages from results/
 # make docs    build the documentation into site/, strictly
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
 PYTHON ?= python3
 BIN := .venv/bin
+PAGES := README.md results/README.md docs/results/index.md docs/guides/reproduce.md
 QUICK := mixing metrics calibration augment inference recipes models utils
 
-.PHONY: setup demo test quick lint docs browser format clean
+.PHONY: setup demo test quick lint tables docs browser format clean
 
 setup: .venv/ready
 
@@ -26,6 +28,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mixmo reproduce --report --runs results --pages $(PAGES) --check
+
+tables: setup
+	$(BIN)/mixmo reproduce --report --runs results --pages $(PAGES)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
