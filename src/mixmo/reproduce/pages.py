@@ -124,8 +124,8 @@ def ensembles_table(results: Path, words: Sequence[str]) -> Lines:
         for which in ("last", "best"):
             if not row.values(which, "top1"):
                 continue
-            figures = [row.printed(score) for score in ("top1", "nllc")] if which == "best" else [None]
-            printed = "" if None in figures else f"{100 * figures[0].value:.2f}, {figures[1].value:.3f}"
+            top1, nllc = (row.printed(score) if which == "best" else None for score in ("top1", "nllc"))
+            printed = f"{100 * top1.value:.2f}, {nllc.value:.3f}" if top1 and nllc else ""
             scores = [spread(row.values(which, name), *shown) for name, shown in ENSEMBLE.items()]
             folders = ", ".join(f"`{run.path.name}`" for run in row.networks)
             lines.append([row.label, which, *scores, spread(row.diversity(which), 2), printed, folders])
@@ -173,6 +173,16 @@ def beyond_table(results: Path, words: Sequence[str]) -> Lines:
     return lines
 
 
+def others_table(results: Path, words: Sequence[str]) -> Lines:
+    """What `benchmarks/others.py` made: methods at equal cost."""
+    lines = [["method", "Top1 %", "NLL", "NLLc", "ECE", "parameters (M)", "ms per image", "training minutes"]]
+    for row in json.loads((results / words[0]).read_text(encoding="utf-8")):
+        scores = [spread([row[name]], *shown) for name, shown in ENSEMBLE.items() if name in row]
+        costs = [f"{row['parameters'] / 1e6:.2f}", f"{row['milliseconds_per_image']:.4f}"]
+        lines.append([row["method"], *scores, *costs, f"{row['training_minutes']:.1f}"])
+    return lines
+
+
 LAYOUTS: dict[str, Callable[[Path, Sequence[str]], Lines]] = {
     "runs": runs_table,
     "paper": paper_table,
@@ -180,4 +190,5 @@ LAYOUTS: dict[str, Callable[[Path, Sequence[str]], Lines]] = {
     "ensembles": ensembles_table,
     "queue": queue_table,
     "beyond": beyond_table,
+    "others": others_table,
 }
