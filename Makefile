@@ -6,7 +6,7 @@
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
 PYTHON ?= python3
 BIN := .venv/bin
-PAGES := README.md results/README.md docs/results/index.md docs/guides/reproduce.md
+PAGES := README.md results/README.md docs/results/index.md docs/results/uncertainty.md docs/guides/reproduce.md
 QUICK := mixing metrics calibration augment inference recipes models utils
 
 .PHONY: setup demo test quick lint tables docs browser format clean

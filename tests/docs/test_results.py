@@ -8,7 +8,7 @@ from mixmo.reproduce.pages import TABLE, filled
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
-PAGES = ["README.md", "results/README.md", "docs/results/index.md"]
+PAGES = ["README.md", "results/README.md", "docs/results/index.md", "docs/results/uncertainty.md"]
 PAGES += ["docs/guides/reproduce.md"]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mixmo.data.corrupted import COMMON
 from mixmo.reproduce.cost import h200, run_seconds
 from mixmo.reproduce.evidence import rows, spread
 from mixmo.reproduce.plan import missing, needed
@@ -154,18 +155,20 @@ def queue_table(results: Path, words: Sequence[str]) -> Lines:
 
 
 def beyond_table(results: Path, words: Sequence[str]) -> Lines:
-    """What `benchmarks/beyond.py` measured: corruptions pooled, and OOD detection by entropy."""
-    header = ["network", "images per corruption and severity", "Top1 %", "Top5 %", "NLL"]
-    lines = [[*header, "OOD images", "CIFAR-10", "Tiny ImageNet", "noise"]]
+    """What `benchmarks/beyond.py` measured: corruptions pooled, and AUROC and FPR95 of OOD detection by entropy."""
+    header = ["network", "images per cell", "Top1 %", "Top5 %", "NLL", "error of the usual 15, %"]
+    lines = [[*header, "images", "CIFAR-10", "Tiny ImageNet", "noise"]]
     for path in sorted(path for word in words for path in results.glob(word)):
         found = json.loads(path.read_text(encoding="utf-8"))
         cells = [cell for name, each in found.items() if name.startswith("corrupted ") for cell in each.values()]
+        usual = [cell["top1"] for name in COMMON for cell in found[f"corrupted {name}"].values()]
         pooled = {name: sum(cell[name] for cell in cells) / len(cells) for name in ("top1", "top5", "nll")}
         ood = [found[f"ood {name}"]["entropy"] for name in ("cifar10", "tiny-imagenet", "noise")]
         lines.append(
             [
                 *(f"`{path.stem}`", str(found["corrupted"] or "all")),
                 *(f"{100 * pooled['top1']:.1f}", f"{100 * pooled['top5']:.1f}", f"{pooled['nll']:.2f}"),
+                f"{100 - 100 * sum(usual) / len(usual):.1f}",
                 str(found["images"] or "all"),
                 *[f"{100 * each['auroc']:.1f}, {100 * each['fpr95']:.1f}" for each in ood],
             ]
