@@ -1,6 +1,7 @@
 # make demo    set up, train on the embedded digits, show the result (a few minutes on two cores)
 # make test    set up, then ruff, mypy, the import contract, the documentation and all tests
 # make quick   ruff and the fast tests (a minute on two cores)
+# make tables  fill the tables of the pages from results/
 # make docs    build the documentation into site/, strictly
 # make torture kill commands at COUNT moments (SEED) and compare with undisturbed ones; 500 take a quarter of an hour
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
@@ -11,11 +12,12 @@ PYTHON ?= python3
 COUNT ?= 500
 SEED ?= 0
 BIN := .venv/bin
+PAGES := README.md results/README.md docs/results/index.md docs/results/uncertainty.md docs/guides/reproduce.md
 QUICK := mixing metrics calibration augment inference recipes models utils
 TOOLS := uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0
 CUDA := cuda-bindings cuda-toolkit triton nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvshmem-cu13
 
-.PHONY: setup demo test quick lint docs torture browser lock audit sbom format clean
+.PHONY: setup demo test quick lint docs torture browser lock audit sbom tables format clean
 
 setup: .venv/ready
 
@@ -35,6 +37,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mixmo reproduce --report --runs results --pages $(PAGES) --check
+
+tables: setup
+	$(BIN)/mixmo reproduce --report --runs results --pages $(PAGES)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

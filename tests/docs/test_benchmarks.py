@@ -1,5 +1,6 @@
 """The programs under benchmarks/ still fit the package: they are read, and the cheap ones run."""
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -31,6 +32,12 @@ def test_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.splitlines()[-1].startswith("| wrn10_1 | pt2 | alike |")
 
 
-def test_coverage(runs: list[Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run("coverage.py", str(runs[0].path), "--splits", "2", monkeypatch=monkeypatch)
-    assert "| lac | " in capsys.readouterr().out
+def test_beyond(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Corruptions need colours: on the digits they are left out, as data sets are that are not there."""
+    out = tmp_path / "beyond.json"
+    arguments = [str(runs[0].path), "--out", str(out), "--images", "300", "--data", str(tmp_path), "--device", "cpu"]
+    run("beyond.py", *arguments, monkeypatch=monkeypatch)
+    found = json.loads(out.read_text())
+    assert {"clean", "ood noise", "calibration", "multiplexed"} <= set(found)
+    assert 0.8 < found["calibration"]["lac 0.9"]["coverage"] < 1
+    assert 0 <= found["ood noise"]["entropy"]["auroc"] <= 1

@@ -53,7 +53,7 @@ def is_state(content: Any) -> bool:
         return False
     best, scale, logged = (content.get(key) for key in ("best_step", "loss_scale", "logged"))
     return (
-        all(_is_whole(content.get(key, 0)) for key in ("step", "epochs_logged"))
+        all(_is_whole(content.get(key, 0)) for key in ("step", "epochs_logged", "rollbacks"))
         and _is_list(content.get("meter"), int | float)
         and (best is None or _is_whole(best))
         and all(_is_number(content.get(key, 0)) for key in ("best_top1", "seconds"))

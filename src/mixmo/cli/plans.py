@@ -1,0 +1,96 @@
+"""Print what a plan of `mixmo reproduce` needs, what is done, and the time it takes."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mixmo.cli.console import Output, grid
+from mixmo.recipes.schema import Recipe
+from mixmo.reproduce.cost import Speed, h200, run_seconds
+from mixmo.reproduce.execute import epochs_logged
+from mixmo.reproduce.plan import Plan, missing, needed, trained
+from mixmo.reproduce.queue import joined
+from mixmo.reproduce.scales import SCALES
+from mixmo.reproduce.settings import settings_for
+from mixmo.reproduce.store import Store, run_name
+from mixmo.reproduce.text import title
+
+ABOUT = "from the rates in benchmarks/RESULTS.md, with scoring and compilation."
+
+
+def show_list(plans: list[Plan], store: Store, here: Speed, settings: Mapping[str, Any]) -> None:
+    """One row per table: runs needed and done, time on an H200 in all and left, time left on this device."""
+    console = Output(80)
+    wide = console.width >= 120
+    numbers = ("done", "scored", "H200", "left", *(["left here"] if here.measured else []))
+    table = grid("name", "paper", *numbers, words=2)
+    table.columns[0].no_wrap = True
+    if wide:
+        table.add_column("title")
+    for plan in plans:
+        beyond = "" if plan.cells else " (not at this scale)"
+        titled = [f"{plan.table.title}{beyond}"] if wide else []
+        table.add_row(plan.table.name, plan.table.source, *amounts([plan], store, here), *titled)
+    table.add_section()
+    table.add_row("all", "", *amounts(plans, store, here), *(["with runs shared"] if wide else []))
+    scales = dict.fromkeys(plan.scale for plan in plans if trained(plan.table)) or {plans[0].scale: None}
+    changed = "".join(f"; {name} = {value}" for name, value in settings.items())
+    for scale in scales:
+        console.print(f"scale {scale}: {SCALES[scale].summary}{changed}", style="bold")
+    console.print(table)
+    console.print("done: runs there, of those needed. scored: kept without the logits or weights that some cells need.")
+    console.print(f"H200: {ABOUT}" + (f" Here: one {here.name}, by a few steps measured now." if here.measured else ""))
+    for line in unused(plans, store):
+        console.print(f"not counted: {line}")
+
+
+def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
+    """Runs, those done or scored, time of an H200 in all and left; time left on this device if it is another."""
+    runs = needed(plans, store)
+    lacking = missing(runs, store)
+    scored = sum(store.find(recipe) is not None for recipe in lacking)
+    speeds = [h200(), *([here] if here.measured else [])]
+    spans = [sum(run_seconds(recipe, h200()) for recipe in runs), *[left(lacking, store, speed) for speed in speeds]]
+    return [f"{len(runs) - len(lacking)}/{len(runs)}", str(scored), *map(duration, spans)]
+
+
+def duration(seconds: float) -> str:
+    """A span of time with its unit.
+
+    >>> duration(0), duration(90), duration(5000), duration(1e6), duration(1e8)
+    ('-', '1.5 min', '1.4 h', '11.6 days', '3.2 years')
+    """
+    for unit, length in (("years", 365 * 86400), ("days", 86400), ("h", 3600)):
+        if seconds >= (length if unit != "days" else 2 * length):
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds / 60:.1f} min" if seconds else "-"
+
+
+def unused(plans: list[Plan], store: Store) -> list[str]:
+    """Finished runs that serve no table as it is planned, and the settings with which they would."""
+    runs = needed(plans, store)
+    hints = Counter(settings_for(recipe, runs) for recipe in store.finished() if recipe not in runs)
+    named = {hint: f"of another protocol (with {hint} counted)" if hint else "that no table here has" for hint in hints}
+    return [f"{count} run{'s' if count > 1 else ''} {named[hint]}" for hint, count in sorted(hints.items())]
+
+
+def left(recipes: Iterable[Recipe], store: Store, speed: Speed) -> float:
+    """Seconds for what runs still lack: all of them, or the epochs after those that one to resume has logged."""
+    done = {recipe: epochs_logged(store.folder(recipe)) if store.begun(recipe) else 0 for recipe in recipes}
+    return sum(run_seconds(recipe, speed) * (1 - epochs / recipe.epochs) for recipe, epochs in done.items())
+
+
+def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Speed) -> None:
+    """The runs that would be trained, in order."""
+    for plan in joined(plans):
+        print(title(plan))
+    runs = needed(plans, store)
+    print(
+        f"{len(runs)} runs needed, {len(runs) - len(lacking)} there, {len(lacking)} to train into {store.out / 'runs'}"
+    )
+    for recipe in lacking:
+        state = "resume" if store.begun(recipe) else "train"
+        print(f"  {state:6} {duration(left([recipe], store, h200())):>9}  {run_name(recipe)}")
+    print(f"{duration(left(lacking, store, h200()))} of one H200, one run after the other: {ABOUT}")
+    if speed.measured:
+        print(f"{duration(left(lacking, store, speed))} of one {speed.name}: by a few steps measured now")
