@@ -2,12 +2,16 @@
 # make test    set up, then ruff, mypy, the import contract, the documentation and all tests
 # make quick   ruff and the fast tests (a minute on two cores)
 # make docs    build the documentation into site/, strictly
+# make load    mixmo serve under 500 clients and hostile requests (CLIENTS, HOSTILE and SEED change it)
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
 PYTHON ?= python3
 BIN := .venv/bin
+CLIENTS ?= 500
+HOSTILE ?= 1000
+SEED ?= 0
 QUICK := mixing metrics calibration augment inference recipes models utils
 
-.PHONY: setup demo test quick lint docs browser format clean
+.PHONY: setup demo test quick lint docs load browser format clean
 
 setup: .venv/ready
 
@@ -32,6 +36,9 @@ docs: setup
 
 test: lint docs
 	$(BIN)/pytest -n 2
+
+load: setup
+	PYTHONPATH=tests $(BIN)/python tests/faults/load.py --clients $(CLIENTS) --hostile $(HOSTILE) --seed $(SEED)
 
 browser:
 	command -v chromedriver || { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }
