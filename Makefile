@@ -4,6 +4,7 @@
 # make tables  fill the tables of the pages from results/
 # make docs    build the documentation into site/, strictly
 # make torture kill commands at COUNT moments (SEED) and compare with undisturbed ones; 500 take a quarter of an hour
+# make load    mixmo serve under 500 clients and hostile requests (CLIENTS, HOSTILE and SEED change it)
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
 # make lock    resolve requirements.lock anew, keeping versions that still fit; remove the file first to upgrade all
 # make audit   look the locked versions up in PyPI's advisories; a message where these cannot be reached
@@ -13,11 +14,13 @@ COUNT ?= 500
 SEED ?= 0
 BIN := .venv/bin
 PAGES := README.md results/README.md docs/results/index.md docs/results/uncertainty.md docs/guides/reproduce.md
+CLIENTS ?= 500
+HOSTILE ?= 1000
 QUICK := mixing metrics calibration augment inference recipes models utils
 TOOLS := uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0
 CUDA := cuda-bindings cuda-toolkit triton nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvshmem-cu13
 
-.PHONY: setup demo test quick lint docs torture browser lock audit sbom tables format clean
+.PHONY: setup demo test quick lint docs torture browser lock audit sbom tables load format clean
 
 setup: .venv/ready
 
@@ -50,6 +53,9 @@ test: lint docs
 
 torture: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/torture.py --count $(COUNT) --seed $(SEED)
+
+load: setup
+	PYTHONPATH=tests $(BIN)/python tests/faults/load.py --clients $(CLIENTS) --hostile $(HOSTILE) --seed $(SEED)
 
 browser:
 	command -v chromedriver || { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }

@@ -103,7 +103,7 @@ def test_images_on_which_members_disagree_most_are_those_of_the_data_set(runs: l
     logits_MNK, _ = runs[0].read_logits("last")
     first = int(mixmo.Prediction(logits_MNK.double()).mutual_information.argmax())
     page = parsed(mixmo.report(runs[0]))
-    assert len(page.images) == 24
+    assert len(page.images) == 20
     from mixmo.inference.thumbnails import data_uri
 
     assert page.images[0] == data_uri(mixmo.data.load("digits").test.images[first])  # type: ignore[attr-defined]
@@ -146,12 +146,21 @@ def test_several_runs_show_differences_seeds_and_recipes_as_compare_does(results
     expected = compare_runs(paths)
     rows = parsed(mixmo.report(*paths)).rows
     first, second, _ = (run.scores for run in expected.runs)
-    (shown,) = [row for row in rows if row[0] == "B cutmix-b1-seed1|last"]
+    shown, cost, _ = [row for row in rows if row[0] == "B cutmix-b1-seed1"]
     gap = 100 * ((second["top1"] or 0) - (first["top1"] or 0))
     assert shown[1] == f"{100 * (second['top1'] or 0):.2f} %|{gap:+.2f}".replace("-", "\u2212")
     (seeds,) = [row for row in rows if row[0] == "A cutmix-b1, B cutmix-b1-seed1"]
     mean, std = 100 * expected.seeds[0].mean["top1"], 100 * expected.seeds[0].std["top1"]
     assert seeds[2] == f"{mean:.2f} ± {std:.2f} %"
+    assert cost == [
+        "B cutmix-b1-seed1",
+        "5.87 M",
+        "9.5 min",
+        "80.95 %|−0.60",
+        "81.55 %|at batch 64",
+        "0.737|+0.026",
+        "0.711",
+    ]
     (heads,) = [row[1:] for row in rows if row[:1] == ["run"] and "seed" in row]
     assert heads == list(expected.recipes)
 

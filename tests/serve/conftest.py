@@ -67,7 +67,8 @@ def serving(backend: Backend, limits: Limits | None = None, **options: object) -
     """Serve in a thread; yield a client."""
     listening = bind("127.0.0.1", 0)
     started = threading.Event()
-    server = Server(create_app(backend, limits, **options), started.set)  # type: ignore[arg-type]
+    limits = limits or Limits()
+    server = Server(create_app(backend, limits, **options), started.set, limits.max_seconds)  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

@@ -110,6 +110,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], int, str]] = {
     "no base64": ({"json": {"images": ["%%%"]}}, 422, "base64"),
     "no ascii": ({"json": {"images": ["é"]}}, 422, "base64"),
     "deep json": ({"content": b"[" * 100_000, "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
+    "wide json": ({"json": {"images": [[{}]] * 10_002}}, 413, "10,000 values"),
     "no boundary": ({"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}, 400, "boundary"),
     "no form": ({"content": b"x", "headers": {"Content-Type": FORM}}, 400, "form"),
     "empty form": ({"content": b"--b--\r\n", "headers": {"Content-Type": FORM}}, 422, "no files"),

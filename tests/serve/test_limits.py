@@ -1,21 +1,28 @@
 """Limits of bytes, time and requests; host names; the token; stopping."""
 
+import asyncio
 import base64
+import io
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
+from starlette.responses import PlainTextResponse
 from torch import Tensor
 
 import mixmo
 from mixmo.serve.backends import Backend
+from mixmo.serve.guard import Guard
 from mixmo.serve.settings import Limits
+from mixmo.serve.telemetry import Telemetry
 
 Draw = Callable[..., bytes]
 TOKEN = "0123456789-secret-token"
@@ -70,6 +77,57 @@ def test_a_slow_client_is_refused_while_others_are_answered(backend: Backend, se
     assert "0.6 seconds" in json.loads(body)["error"]
 
 
+def test_bytes_of_all_requests_together_are_limited(backend: Backend, serve: Any, draw_file: Draw) -> None:
+    slow = Slow(backend)
+    with serve(slow, Limits(max_held_bytes=60_000)) as client, ThreadPoolExecutor(1) as pool:
+        slow.seconds = 0.6
+        large = {"json": {"images": ["A" * 50_000]}}
+        held = pool.submit(
+            httpx.post, f"{client.base_url}/predict", files=[("files", draw_file(n)) for n in range(9)], timeout=20
+        )
+        assert slow.begun.wait(5)
+        response = client.post("/predict", **large)
+        assert (response.status_code, "60,000 bytes" in error(response)) == (429, True)
+        assert held.result().status_code == 200
+        assert client.post("/predict", **large).status_code in (415, 422)  # all that was held is free again
+
+
+def test_decoding_ends_at_the_deadline(backend: Backend, serve: Any) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (3000, 3000)).save(file, "PNG", compress_level=1)
+    with serve(backend, Limits(max_seconds=0.5)) as client:
+        begun = time.perf_counter()
+        response = client.post("/predict", files=[("files", file.getvalue())] * 60)
+        assert (response.status_code, "0.5 seconds" in error(response)) == (503, True)
+        assert time.perf_counter() - begun < 4  # all of them take longer
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nX: "])
+def test_a_connection_without_a_whole_request_is_closed(sent: bytes, backend: Backend, serve: Any) -> None:
+    with (
+        serve(backend, Limits(max_seconds=0.3)) as client,
+        socket.create_connection((client.base_url.host, client.base_url.port)) as silent,
+    ):
+        assert client.get("/health").status_code == 200  # keeps its connection, and is not idle for long
+        silent.sendall(sent)
+        silent.settimeout(5)
+        with suppress(ConnectionResetError):
+            assert silent.recv(1) == b""
+
+
+def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: object) -> None:
+        await asyncio.sleep(60)  # the client's window is full
+
+    guard = Guard(PlainTextResponse("text"), Limits(max_seconds=0.2), "", (), ("/",), Telemetry())
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    asyncio.run(asyncio.wait_for(guard(scope, receive, send), 5))
+    assert guard.active == 0
+
+
 def test_requests_beyond_the_limit_are_told_to_try_again(backend: Backend, serve: Any, draw_file: Draw) -> None:
     slow = Slow(backend)
     with serve(slow, Limits(max_requests=2)) as client:
@@ -96,6 +154,20 @@ def test_a_prediction_that_takes_too_long_is_unavailable(backend: Backend, serve
         slow.seconds = 0.0
         time.sleep(0.8)
         assert client.post("/predict", files={"files": draw_file(0)}).status_code == 200
+
+
+def test_stopping_answers_what_its_grace_is_too_short_for(
+    backend: Backend, serve: Any, draw_file: Draw, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mixmo.serve.server.GRACE", 0.2)
+    slow = Slow(backend)
+    with ThreadPoolExecutor(1) as pool:
+        with serve(slow) as client:
+            slow.seconds = 1.5
+            answer = pool.submit(httpx.post, f"{client.base_url}/predict", files={"files": draw_file(0)}, timeout=20)
+            assert slow.begun.wait(5)
+        assert (answer.result().status_code, "being stopped" in error(answer.result())) == (503, True)
+    assert "Traceback" not in caplog.text
 
 
 def test_stopping_finishes_the_requests_in_work(backend: Backend, serve: Any, draw_file: Draw) -> None:

@@ -64,15 +64,3 @@ def lettered(runs: Sequence[T]) -> dict[str, T]:
     {'A': 'cut', 'B': 'linear'}
     """
     return {chr(ord("A") + i) if i < 26 else f"{i}:": run for i, run in enumerate(runs)}
-
-
-def duration(seconds: float) -> str:
-    """Return a time with its unit.
-
-    >>> duration(40), duration(90), duration(5000), duration(1e6), duration(1e8)
-    ('40 s', '1.5 min', '1.4 h', '11.6 days', '3.2 years')
-    """
-    for unit, length, least in (("years", 31_536_000, 1), ("days", 86_400, 2), ("h", 3_600, 1), ("min", 60, 1)):
-        if seconds >= least * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -7,9 +7,8 @@ from typing import Any, Literal
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.console import grid, number, print_json, print_line, print_table
 from mixmo.reports.listing import Listing, RunRow
-from mixmo.reports.words import duration
 from mixmo.utils.errors import UserError
-from mixmo.utils.text import printable
+from mixmo.utils.text import duration, printable
 
 COLUMNS = ("run", "state", "epoch", "top1", "nll", "nllc", "ece", "left", "updated")
 DOWN = ("epoch", "top1", "updated")  # sorted from the largest

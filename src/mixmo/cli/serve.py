@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
             print(f"serving {backend.name} ({backend.runtime}, {backend.device}) at {at}", flush=True)
             print(f"the API is described at {at}/docs; Ctrl-C stops the service", file=sys.stderr)
 
-        run(app, listening, ready)
+        run(app, listening, ready, limits.max_seconds)
 
 
 def open_backend(parsed: Namespace) -> "Backend":

@@ -8,7 +8,6 @@ import yaml
 
 from mixmo import data
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
-from mixmo.cli.console import duration
 from mixmo.cli.recipe_scores import score_lines
 from mixmo.engine import Runtime
 from mixmo.engine.display import pace
@@ -18,6 +17,7 @@ from mixmo.recipes import PROTOCOLS, summary
 from mixmo.recipes.fast import SUFFIX
 from mixmo.recipes.finetune import NAME as FINETUNING
 from mixmo.recipes.protocols import FACTS, Facts
+from mixmo.utils.text import duration
 
 
 def main(arguments: list[str]) -> None:

@@ -10,7 +10,7 @@ from mixmo.engine import Runtime, train
 from mixmo.evaluation.run_scores import score_runs, stored_scores
 from mixmo.recipes import Recipe
 from mixmo.reports.build import report
-from mixmo.reports.live import LiveReport, available
+from mixmo.reports.live_report import LiveReport, available
 from mixmo.runs.directory import Run
 from mixmo.utils.errors import first_line
 from mixmo.utils.progress import say

@@ -14,7 +14,7 @@ from mixmo.metrics.temperature import calibrate_halves, random_halves
 
 POINTS = 200  # of a risk-coverage curve
 CONFUSED = 15  # pairs of classes
-DISAGREED = 24  # images
+DISAGREED = 20  # images
 
 
 class Risk(NamedTuple):

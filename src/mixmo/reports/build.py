@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mixmo.evaluation.pipeline import check_different
-from mixmo.reports.found import read_run
-from mixmo.reports.many import letter, many_runs
-from mixmo.reports.one import one_run
+from mixmo.reports.comparison_report import letter, many_runs
+from mixmo.reports.naming import short_names
 from mixmo.reports.page import MARK, Document, render
-from mixmo.reports.words import short_names
+from mixmo.reports.run_data import read_run
+from mixmo.reports.run_report import one_run
 from mixmo.runs.directory import WHICH, Run
 from mixmo.storage.files import atomic_write
 from mixmo.utils.errors import UserError, check_path, unknown

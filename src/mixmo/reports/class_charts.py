@@ -35,7 +35,7 @@ def class_chart(scores: Sequence[ClassScore]) -> Chart:
         "mark": {"type": "point", "filled": True, "size": 60},
         "encoding": {
             "y": {**label, "axis": {"grid": True}},
-            "x": axis("Top1 % of the class"),
+            "x": axis("Top1 % of the class", axis={"tickCount": 10}),
             "color": colours(names),
             "shape": shapes(names),
             "opacity": PICKED,

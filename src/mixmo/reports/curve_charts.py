@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mixmo.reports.found import Found
+from mixmo.reports.run_data import RunData
 from mixmo.reports.vega import Chart, axis, keys, lines, stacked
 
 Points = tuple[list[float], list[float]]  # epochs, values
@@ -37,21 +37,21 @@ RATE = Curve("Learning rate", "lr", "learning rate", "Of the last step of each s
 MASK = Curve("Probability of the mask", "p", "p", "Of the mask instead of linear mixing, per batch.", step=True)
 
 
-def own_curves(found: Found) -> list[Chart]:
+def own_curves(run: RunData) -> list[Chart]:
     """Return the curves of one run: loss, accuracy, NLL, members, diversity, learning rate, p."""
-    sources = {each.name: each for each in found.networks} or {"": found}
+    sources = {each.name: each for each in run.networks} or {"": run}
 
     def of(curve: Curve, count: int | None = None) -> dict[str, Points]:
         return {name or curve.unit: _series(each, curve.column) for name, each in list(sources.items())[:count]}
 
     drawn = [(TOP1, _predictors(sources, "top1")), (NLL, _predictors(sources, "nll")), (LOSS, of(LOSS))]
-    drawn += [(DIVERSITY, of(DIVERSITY))] if found.members > 1 else []
+    drawn += [(DIVERSITY, of(DIVERSITY))] if run.members > 1 else []
     drawn += [(RATE, of(RATE, 1))]  # the same of all networks
-    drawn += [(MASK, of(MASK, 1))] if found.recipe is None or found.recipe.members > 1 else []
+    drawn += [(MASK, of(MASK, 1))] if run.recipe is None or run.recipe.members > 1 else []
     return _charts(drawn)
 
 
-def overlaid_curves(runs: Sequence[Found]) -> list[Chart]:
+def overlaid_curves(runs: Sequence[RunData]) -> list[Chart]:
     """Return the curves of several runs over each other; of several networks, the first one's."""
     sources = {run.name: run.networks[0] if run.networks else run for run in runs}
     drawn = [
@@ -82,21 +82,21 @@ def _from(points: Points, start: float) -> Points:
     return [x for x, _ in kept], [y for _, y in kept]
 
 
-def _predictors(sources: Mapping[str, Found], score: str) -> dict[str, Points]:
+def _predictors(sources: Mapping[str, RunData], score: str) -> dict[str, Points]:
     """The curves of the ensemble, its members and the held-out images; of several networks, each one's."""
     if len(sources) > 1 or "" not in sources:
         return {name: _series(each, f"test.ensemble.{score}") for name, each in sources.items()}
-    found = sources[""]
-    count = len({name.split(".")[2] for name in found.curves if name.startswith("test.members.")})
-    curves = {"ensemble" if count > 1 else "network": _series(found, f"test.ensemble.{score}")}
+    run = sources[""]
+    count = len({name.split(".")[2] for name in run.curves if name.startswith("test.members.")})
+    curves = {"ensemble" if count > 1 else "network": _series(run, f"test.ensemble.{score}")}
     if count > 1:
-        curves |= {f"member {m}": _series(found, f"test.members.{m}.{score}") for m in range(count)}
-    return curves | {"validation": _series(found, f"validation.ensemble.{score}")}
+        curves |= {f"member {m}": _series(run, f"test.members.{m}.{score}") for m in range(count)}
+    return curves | {"validation": _series(run, f"validation.ensemble.{score}")}
 
 
-def _series(found: Found, column: str) -> Points:
-    epochs = found.curves.get("epoch", [])
-    return epochs, found.curves.get(column, [math.nan] * len(epochs))
+def _series(run: RunData, column: str) -> Points:
+    epochs = run.curves.get("epoch", [])
+    return epochs, run.curves.get(column, [math.nan] * len(epochs))
 
 
 def _chart(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mixmo.evaluation.analysis.filters import activity, core_norms, encoder_norms
 from mixmo.evaluation.analysis.summary import THRESHOLDS, channel_separation
 from mixmo.models import Ensemble
-from mixmo.reports.found import Found
+from mixmo.reports.run_data import RunData
 from mixmo.runs.directory import Run
 from mixmo.runs.network import Unfinished, load_network
 from mixmo.storage.weights import index_path
@@ -18,17 +18,17 @@ class Filters(NamedTuple):
     active: dict[float, float]  # share of active filters, mean over layers, by threshold
 
 
-def measure_filters(found: Found) -> Filters | None:
-    """Measure the filters of a run; None, with a note in `found`, without its weights."""
-    if found.recipe is None or found.networks:
+def measure_filters(data: RunData) -> Filters | None:
+    """Measure the filters of a run; None, with a note in `data`, without its weights."""
+    if data.recipe is None or data.networks:
         return None
-    weights = found.path / f"{found.which}.safetensors"
+    weights = data.path / f"{data.which}.safetensors"
     stored = weights.is_file() or index_path(weights).is_file()
-    if not stored and (found.finished or not (found.path / "checkpoints").is_dir()):
-        found.missing.append(f"{weights.name}: it is not there, so encoders and filters cannot be measured")
+    if not stored and (data.finished or not (data.path / "checkpoints").is_dir()):
+        data.missing.append(f"{weights.name}: it is not there, so encoders and filters cannot be measured")
         return None
-    run = Run(found.path, found.recipe)
-    return found.read("weights", lambda: measure(_load(run, found.which)))
+    run = Run(data.path, data.recipe)
+    return data.read("weights", lambda: measure(_load(run, data.which)))
 
 
 def _load(run: Run, which: str) -> Ensemble:

@@ -12,9 +12,9 @@ from typing import Any
 
 from mixmo.metrics.report import json_ready
 from mixmo.recipes.schema import Recipe
-from mixmo.reports.found import TRACES
-from mixmo.reports.state import DAMAGED, describe, locked_inodes
-from mixmo.reports.words import method
+from mixmo.reports.naming import method
+from mixmo.reports.run_data import TRACES
+from mixmo.reports.run_state import DAMAGED, describe, locked_inodes
 from mixmo.storage.plain_yaml import read_yaml
 from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.text import printable

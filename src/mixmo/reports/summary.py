@@ -2,10 +2,11 @@
 
 from typing import Any, NamedTuple
 
-from mixmo.reports.found import Found
+from mixmo.reports.naming import method
 from mixmo.reports.page import Block, Card, Cards, Section, Table, Text, number, percent, plain, signed
-from mixmo.reports.words import duration, method
+from mixmo.reports.run_data import RunData
 from mixmo.reproduce.paper_scores import PaperScore, at_published_batch, paper_score
+from mixmo.utils.text import duration
 
 SCORES = {"top1": "Top1", "top5": "Top5", "nll": "NLL", "nllc": "NLLc", "ece": "ECE", "ecec": "ECEc", "brier": "Brier"}
 SHARES = ("top1", "top5")
@@ -23,114 +24,114 @@ class Published(NamedTuple):
     batch: int | None  # the paper's batch size, where the run has another
 
 
-def published(found: Found) -> Published | None:
+def published(run: RunData) -> Published | None:
     """Return the paper's score for a run; if there is none for its batch size, that for the paper's."""
-    if found.recipe is None:
+    if run.recipe is None:
         return None
-    if exact := paper_score(found.recipe):
+    if exact := paper_score(run.recipe):
         return Published(exact, None)
-    recipe = at_published_batch(found.recipe)
+    recipe = at_published_batch(run.recipe)
     near = paper_score(recipe)
     return Published(near, recipe.batch_size) if near else None
 
 
-def summary_section(found: Found) -> Section:
-    blocks: list[Block] = [Cards(_cards(found))]
-    if found.scores:
-        blocks.append(_score_table(found))
-        if found.summary.get("best_by") == "test" and "best" in found.scores:
+def summary_section(run: RunData) -> Section:
+    blocks: list[Block] = [Cards(_cards(run))]
+    if run.scores:
+        blocks.append(_score_table(run))
+        if run.summary.get("best_by") == "test" and "best" in run.scores:
             blocks.append(
                 Text("The best epoch was chosen by the test set, as in the paper (--validation N avoids this).")
             )
-    blocks.append(Table(["", ""], _facts(found), words=2))
-    if found.fields:
-        rows = [[key, plain(value)] for key, value in found.fields.items()]
+    blocks.append(Table(["", ""], _facts(run), words=2))
+    if run.fields:
+        rows = [[key, plain(value)] for key, value in run.fields.items()]
         blocks.append(Table(["field", "value"], rows, words=2, long=True, title="All fields of the recipe"))
     return Section("Summary", blocks)
 
 
-def _cards(found: Found) -> list[Card]:
-    which, paper = found.shown, published(found)
+def _cards(run: RunData) -> list[Card]:
+    which, paper = run.shown, published(run)
     epoch = f"{which} epoch" if which in ("last", "best") else f"after {which}"
     cards = []
-    if not found.finished and found.recipe is not None and not found.networks and found.curves:
-        done, epochs = found.curves["epoch"][-1], found.recipe.epochs
-        cards.append(Card("Progress", f"{100 * done / epochs:.0f} %", f"epoch {done:.0f} of {epochs}{_left(found)}"))
+    if not run.finished and run.recipe is not None and not run.networks and run.curves:
+        done, epochs = run.curves["epoch"][-1], run.recipe.epochs
+        cards.append(Card("Progress", f"{100 * done / epochs:.0f} %", f"epoch {done:.0f} of {epochs}{_left(run)}"))
     for name in ("top1", "nllc", "nll", "ece"):
-        if (value := found.score(name)) is None:
+        if (value := run.score(name)) is None:
             continue
         note = epoch
         theirs: float | None = getattr(paper.score, name, None) if paper else None
-        if paper and theirs and (ours := found.score(name, paper.score.which)):
+        if paper and theirs and (ours := run.score(name, paper.score.which)):
             gap = f"{signed(100 * (ours - theirs), 2)} points" if name == "top1" else signed(ours - theirs, 3)
             printed = percent(theirs) if name == "top1" else number(theirs, 3)
             note = f"paper {printed}, our {paper.score.which} epoch {gap}"
         cards.append(Card(SCORES[name], show(name, value), note))
-    if (ratio := found.score("diversity.ratio_error")) is not None:
-        cards.append(Card("Ratio-error", number(ratio, 3), f"diversity of {found.members} members"))
-    if "parameters" in found.summary:
-        cards.append(Card("Parameters", _count(found.summary["parameters"]), _operations(found)))
-    if (seconds := _seconds(found)) is not None:
-        cards.append(Card("Training", duration(seconds), str(found.environment.get("device_name") or "")))
+    if (ratio := run.score("diversity.ratio_error")) is not None:
+        cards.append(Card("Ratio-error", number(ratio, 3), f"diversity of {run.members} members"))
+    if "parameters" in run.summary:
+        cards.append(Card("Parameters", _count(run.summary["parameters"]), _operations(run)))
+    if (seconds := _seconds(run)) is not None:
+        cards.append(Card("Training", duration(seconds), str(run.environment.get("device_name") or "")))
     return cards
 
 
-def _score_table(found: Found) -> Table:
+def _score_table(run: RunData) -> Table:
     """Ensemble and members of every epoch that has scores."""
-    names = [name for name in SCORES if any(f"ensemble.{name}" in scores for scores in found.scores.values())]
-    rows, best, paper = [], found.summary.get("best_epoch"), published(found)
-    for which in found.scores:
+    names = [name for name in SCORES if any(f"ensemble.{name}" in scores for scores in run.scores.values())]
+    rows, best, paper = [], run.summary.get("best_epoch"), published(run)
+    for which in run.scores:
         epoch = f"best ({best})" if which == "best" and best is not None else which
-        who = ["ensemble", *(f"member\u00a0{m}" for m in range(found.members))] if found.members > 1 else ["network"]
+        who = ["ensemble", *(f"member\u00a0{m}" for m in range(run.members))] if run.members > 1 else ["network"]
         for place, predictor in enumerate(who):
             prefix = f"members.{place - 1}" if place else "ensemble"
-            values = [show(name, found.score(f"{prefix}.{name}", which)) for name in names]
+            values = [show(name, run.score(f"{prefix}.{name}", which)) for name in names]
             rows.append(["" if place else epoch, predictor, *values])
         if paper and paper.score.which == which:
             known = {"top1": percent(paper.score.top1), "nllc": number(paper.score.nllc, 3)}
             rows.append(["", "the\u00a0paper", *(known.get(name, "") for name in names)])
     caption = ""
-    if paper and paper.batch and found.recipe:
-        ghost = f" in ghosts of {found.recipe.ghost}" if found.recipe.ghost else ""
-        caption = f"The paper's batch size is {paper.batch}, this run's {found.recipe.batch_size}{ghost}."
+    if paper and paper.batch and run.recipe:
+        ghost = f" in ghosts of {run.recipe.ghost}" if run.recipe.ghost else ""
+        caption = f"The paper's batch size is {paper.batch}, this run's {run.recipe.batch_size}{ghost}."
     return Table(["epoch", "who", *(SCORES[name] for name in names)], rows, caption, words=2)
 
 
-def _facts(found: Found) -> list[list[str]]:
+def _facts(run: RunData) -> list[list[str]]:
     facts: dict[str, Any] = {}
-    if found.recipe is not None:
-        name, changes = method(found.recipe)
-        facts["recipe"] = f"{name}, seed {found.recipe.seed}"
+    if run.recipe is not None:
+        name, changes = method(run.recipe)
+        facts["recipe"] = f"{name}, seed {run.recipe.seed}"
         facts["differs in"] = ", ".join(f"{key} {plain(value)}" for key, value in changes.items()) or "nothing"
-        facts["network"] = f"{found.recipe.architecture}, {found.recipe.members} members, {found.recipe.precision}"
-    environment = found.environment
+        facts["network"] = f"{run.recipe.architecture}, {run.recipe.members} members, {run.recipe.precision}"
+    environment = run.environment
     facts["device"] = environment.get("device_name")
     versions = [f"{key} {environment[key]}" for key in ("mixmo", "torch", "python", "cuda") if environment.get(key)]
     facts["versions"] = ", ".join(versions)
     facts["commit"] = environment.get("commit")
-    facts["folder"] = str(found.path)
+    facts["folder"] = str(run.path)
     return [[key, plain(value)] for key, value in facts.items() if value]
 
 
-def _seconds(found: Found) -> float | None:
-    stored = found.summary.get("seconds")
-    curve = found.curves.get("seconds", [])
+def _seconds(run: RunData) -> float | None:
+    stored = run.summary.get("seconds")
+    curve = run.curves.get("seconds", [])
     return stored if isinstance(stored, int | float) else curve[-1] if curve else None
 
 
-def _left(found: Found) -> str:
+def _left(run: RunData) -> str:
     """Training and evaluation that are left, at the pace so far."""
-    done, seconds = found.curves["epoch"][-1], _seconds(found)
-    if seconds is None or found.recipe is None:
+    done, seconds = run.curves["epoch"][-1], _seconds(run)
+    if seconds is None or run.recipe is None:
         return ""
-    spent = seconds + sum(value for value in found.curves.get("evaluation_seconds", []) if value == value)
-    return f", about {duration(spent / done * (found.recipe.epochs - done))} of training left"
+    spent = seconds + sum(value for value in run.curves.get("evaluation_seconds", []) if value == value)
+    return f", about {duration(spent / done * (run.recipe.epochs - done))} of training left"
 
 
 def _count(value: float) -> str:
     return f"{value / 1e6:.2f} M" if value >= 1e6 else f"{value:,.0f}"
 
 
-def _operations(found: Found) -> str:
-    operations = found.summary.get("multiply_adds")
+def _operations(run: RunData) -> str:
+    operations = run.summary.get("multiply_adds")
     return f"{operations / 1e9:.4f} G multiply-adds" if isinstance(operations, int | float) else ""

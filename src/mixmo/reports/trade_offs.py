@@ -1,36 +1,60 @@
 """The paper's figures over several runs: diversity against accuracy, parameters against NLL."""
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from mixmo.reports.found import Found
+from mixmo.reports.run_data import RunData
 from mixmo.reports.vega import PICKED, Chart, Spec, axis, colours, rounded, shapes, whole
 from mixmo.reproduce import scores
 from mixmo.reproduce.plan import published
 from mixmo.reproduce.report import raw_figures
 
+HEIGHT, LETTER = 320, 13  # pixels of a chart, and of a letter in it
 PAPER = {"vanilla": "1-Net", "cutmix": "1-Net + CutMix", "linear-mixmo": "Linear-MixMo", "cut-mixmo": "Cut-MixMo"}
 
 
 def scatter(names: Sequence[str], columns: dict[str, list[Any]], x: Spec, y: Spec, under: Sequence[Spec] = ()) -> Spec:
-    """Return one point for each run, with its name at the pointer."""
+    """Return one point for each run, with its letter beside it and its name at the pointer."""
     tooltip: list[Spec] = [{"field": "series", "title": " "}]
     tooltip += [{"field": e["field"], "type": "quantitative", "title": e["title"], "format": ".4~f"} for e in (x, y)]
     encoding: Spec = {"x": x, "y": y, "color": colours(names), "opacity": PICKED, "tooltip": tooltip}
-    order = sorted(range(len(columns["series"])), key=lambda i: columns["y"][i])
     columns["letter"] = [name.partition(" ")[0] for name in columns["series"]]
-    columns["side"] = [order.index(i) % 2 for i in range(len(order))]  # marks of similar height: letters left and right
+    columns["side"], columns["height"] = _letters(columns["x"], columns["y"], x["scale"], y["scale"])
     layers: list[Spec] = [{"data": {"name": "points"}, "mark": {"type": "point", "filled": True, "size": 90}}]
     layers[0]["encoding"] = {**encoding, "shape": shapes(names)}
     for side, place in enumerate(({"align": "left", "dx": 8}, {"align": "right", "dx": -8})):
         label: Spec = {"data": {"name": "points"}, "mark": {"type": "text", "fontSize": 11, "fontWeight": 600, **place}}
         label["transform"] = [{"filter": f"datum.side === {side}"}]
-        layers.append({**label, "encoding": {**encoding, "text": {"field": "letter"}}})
-    return whole({"layer": [*under, *layers]}, 320)
+        at = {"y": {**y, "field": "height"}, "text": {"field": "letter"}}
+        layers.append({**label, "encoding": {**encoding, **at}})
+    return whole({"layer": [*under, *layers]}, HEIGHT)
 
 
-def diversity_chart(runs: Sequence[Found], names: Sequence[str]) -> Chart | None:
+def _letters(x: Sequence[float], y: Sequence[float], across: Spec, up: Spec) -> tuple[list[int], list[float]]:
+    """Return the side, left or right, and the height of each mark's letter; near ones stand above each other."""
+    x = [math.log(value) for value in x] if across.get("type") == "log" else x
+    left, right = map(math.log, across["domain"]) if across.get("type") == "log" else across["domain"]
+    apart, near = LETTER / HEIGHT * (up["domain"][1] - up["domain"][0]), 0.05 * (right - left)
+    sides, heights = [0] * len(y), list(y)
+    placed: list[int] = []
+    for i in sorted(range(len(y)), key=lambda i: y[i]):
+        free = []
+        for side, sign in enumerate((1, -1)):
+            letters = [heights[j] for j in placed if sides[j] == side and abs(x[j] - x[i]) <= near]
+            marks = [y[j] for j in range(len(y)) if 0 < sign * (x[j] - x[i]) <= near]
+            height = y[i]
+            for other in sorted(letters + marks):
+                height = other + apart if abs(other - height) < apart else height
+            free.append(height)
+        sides[i] = int(free[1] < free[0])
+        heights[i] = free[sides[i]]
+        placed.append(i)
+    return sides, heights
+
+
+def diversity_chart(runs: Sequence[RunData], names: Sequence[str]) -> Chart | None:
     """Return Top1 over the ratio-error of the runs with several members: the ensemble, and below it the mean member."""
     there = [run for run in runs if run.members > 1 and run.score("diversity.ratio_error") is not None]
     if not there:
@@ -69,7 +93,7 @@ def diversity_chart(runs: Sequence[Found], names: Sequence[str]) -> Chart | None
     return Chart("Diversity against accuracy", alt, spec, {"points": columns}, about)
 
 
-def parameter_chart(runs: Sequence[Found], names: Sequence[str]) -> Chart | None:
+def parameter_chart(runs: Sequence[RunData], names: Sequence[str]) -> Chart | None:
     """Return calibrated NLL over parameters, with the paper's curves where it has the data set and network."""
     there = [run for run in runs if run.summary.get("parameters") and run.score("nllc") is not None]
     if not there:
@@ -105,6 +129,8 @@ def parameter_chart(runs: Sequence[Found], names: Sequence[str]) -> Chart | None
             | {"encoding": {"x": x, "y": {**y, "field": "label"}, "text": {"field": "series"}}},
         ]
         about += " Dashed: the paper's, at widths 2 to 14, best epoch, b = 4."
+    x["scale"].setdefault("domain", [min(columns["x"]) / 2, 2 * max(columns["x"])])
+    y["scale"]["domain"] = _padded([*columns["y"], *data.get("paper", {}).get("y", [])])
     spec = scatter(names, columns, x, y, under)
     least = min(there, key=lambda run: run.score("nllc") or 0.0)
     alt = f"Calibrated NLL over parameters of {len(there)} runs; the lowest is {least.score('nllc'):.4f}, {least.name}."
@@ -134,7 +160,7 @@ def _paper() -> dict[str, list[Any]]:
     return columns
 
 
-def calibration_chart(runs: Sequence[Found], names: Sequence[str]) -> Chart | None:
+def calibration_chart(runs: Sequence[RunData], names: Sequence[str]) -> Chart | None:
     """Return ECE over Top1: better to the lower right."""
     there = [run for run in runs if run.score("ece") is not None and run.score("top1") is not None]
     if not there:
@@ -144,8 +170,8 @@ def calibration_chart(runs: Sequence[Found], names: Sequence[str]) -> Chart | No
         "y": rounded([run.score("ece") for run in there]),
         "series": [run.name for run in there],
     }
-    x, y = axis("Top1 %", "x"), axis("ECE", zero=True)
-    x["scale"]["domain"] = _padded(columns["x"])
+    x, y = axis("Top1 %", "x"), axis("ECE")
+    x["scale"]["domain"], y["scale"]["domain"] = _padded(columns["x"]), [0, 1.08 * max(columns["y"]) or 1.0]
     best = min(there, key=lambda run: run.score("ece") or 0.0)
     alt = f"Calibration error over accuracy of {len(there)} runs; the best calibrated is {best.name}."
     about = "Expected calibration error without temperature. Better is to the lower right."

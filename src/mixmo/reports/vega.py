@@ -19,9 +19,11 @@ Columns = Mapping[str, Sequence[Any]]
 
 COLOURS = 6  # --c0, --c1, ... of the style sheet, told apart by colour-blind readers too
 DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]  # after the last colour, the first with other dashes
+# As the page's: Vega measures labels before it draws them, and does not know what would be inherited.
+FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif"
 CONFIG: Spec = {
     "background": "transparent",
-    "font": "inherit",
+    "font": FONT,
     "view": {"stroke": None},
     "axis": {
         "labelColor": "var(--soft)",
@@ -32,6 +34,8 @@ CONFIG: Spec = {
         "titleFontWeight": "normal",
         "labelFontSize": 11,
         "titleFontSize": 11,
+        "titlePadding": 8,
+        "labelFlush": False,
         "labelLimit": 240,
     },
 }
@@ -140,14 +144,10 @@ def axis(title: str, field: str = "y", **more: Any) -> Spec:
     scale = {"nice": more.pop("nice", True)} | {key: more.pop(key) for key in ("type", "domain") if key in more}
     if "type" not in scale:  # a logarithm has no zero
         scale["zero"] = more.pop("zero", False)
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": title,
-        "scale": scale,
-        "axis": more.pop("axis", {}),
-        **more,
-    }
+    ticks = more.pop("axis", {})
+    if field != "y" and not ticks.keys() & {"values", "tickCount"}:
+        ticks = {"tickCount": {"expr": "ceil(width / 65)"}, **ticks}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": ticks, **more}
 
 
 def lines(

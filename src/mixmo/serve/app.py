@@ -25,7 +25,7 @@ from mixmo.serve import schema
 from mixmo.serve.backends import Backend
 from mixmo.serve.bodies import invalid, read_json, read_uploads
 from mixmo.serve.errors import RETRY, Refused, error_response, printable
-from mixmo.serve.guard import Guard
+from mixmo.serve.guard import Guard, stopping
 from mixmo.serve.images import Upload, prepare, to_png
 from mixmo.serve.mixing import Mixing, mix, mixable_masks
 from mixmo.serve.settings import Limits
@@ -106,7 +106,7 @@ class Service:
     async def predict(self, request: Request, top: Top = 5, input: ShowInput = False) -> Response:
         """Predict images: files of a form, or JSON with base64."""
         uploads = await read_uploads(request, self.limits.max_images)
-        images_NHWC, decoded = await self._prepare(uploads)
+        images_NHWC, decoded = await self._prepare(request, uploads)
         rows = await self._wait(request, self.worker.predict(images_NHWC, top))
         predictions = [{"name": _name(upload), **row.to_dict()} for upload, row in zip(uploads, rows, strict=True)]
         if input:
@@ -121,7 +121,7 @@ class Service:
         body = await read_json(request, schema.Mixture)
         if body.mask not in self.masks:
             raise Refused(422, printable(str(unknown("mask", body.mask, self.masks)), 400))
-        images_2HWC, decoded = await self._prepare([Upload(None, image) for image in body.images], exact=True)
+        images_2HWC, decoded = await self._prepare(request, [Upload(None, image) for image in body.images], True)
         net, mixing = self.backend.mixing_network(), Mixing(body.mask, body.ratio, body.x, body.y, body.seed)
         mixed = await self._wait(
             request, self.worker.call(lambda: mix(net, self.backend.about, images_2HWC, mixing, top))
@@ -150,16 +150,18 @@ class Service:
             raise Refused(404, "there is no such sample; GET /model lists them")
         return FileResponse(HERE / "samples" / name)
 
-    async def _prepare(self, uploads: list[Upload], exact: bool = False) -> tuple[Any, float]:
+    async def _prepare(self, request: Request, uploads: list[Upload], exact: bool = False) -> tuple[Any, float]:
         """Decode in a thread; return the images and the seconds that it took."""
-        begun = time.perf_counter()
+        begun, deadline = time.perf_counter(), request.scope["state"]["deadline"]
         with self.worker.expecting():
-            loop, about = asyncio.get_running_loop(), self.backend.about
-            images = await loop.run_in_executor(self.pool, prepare, uploads, about, self.limits.max_pixels, exact)
+            images = await self._wait(
+                request,
+                self.pool.submit(prepare, uploads, self.backend.about, self.limits.max_pixels, exact, deadline),
+            )
         return images, time.perf_counter() - begun
 
     async def _wait(self, request: Request, future: "Future[T]") -> T:
-        """Wait for the worker until the deadline of the request."""
+        """Wait for a thread until the deadline of the request."""
         left = request.scope["state"]["deadline"] - time.perf_counter()
         try:
             async with asyncio.timeout(max(0.0, left)):
@@ -222,4 +224,4 @@ async def _refuse_query(request: Request, error: Exception) -> Response:
 
 
 async def _refuse_closed(request: Request, error: Exception) -> Response:
-    return error_response(Refused(503, "the service is being stopped; start it again"))
+    return error_response(stopping())

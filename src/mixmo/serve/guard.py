@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mixmo.serve.errors import RETRY, Refused, error_response
@@ -45,14 +46,15 @@ class Guard:
     hosts: Collection[str]
     paths: Collection[str]
     telemetry: Telemetry
-    active: int = 0
+    active: int = 0  # requests
+    held: int = 0  # bytes of their bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         begun, path = time.perf_counter(), str(scope["path"])
-        body = Body(receive, self.limits, begun + self.limits.max_seconds)
+        body = Body(self, receive, begun + self.limits.max_seconds)
         answer = Answer(send, body, DOCS_POLICY if path == "/docs" else POLICY)
         scope.setdefault("state", {})["deadline"] = body.deadline
         self.active += 1
@@ -62,6 +64,11 @@ class Guard:
             await self.app(scope, body.receive, answer.send)
         except Refused as error:
             await error_response(error)(scope, receive, answer.send)
+        except (ClientDisconnect, UnreadError):
+            pass
+        except asyncio.CancelledError:  # the service is being stopped, and its grace is over; uvicorn would log it
+            if not answer.status:
+                await error_response(stopping())(scope, receive, answer.send)
         except Exception:  # a bug: the service goes on
             logging.getLogger("mixmo.serve").exception("%s %s failed", scope["method"], ascii(path))
             if not answer.status:
@@ -69,6 +76,7 @@ class Guard:
                 await error_response(failure)(scope, receive, answer.send)
         finally:
             self.active -= 1
+            self.held -= body.held
             self.telemetry.active.set(self.active)
             known = path if path in self.paths else "other"
             self.telemetry.requests.labels(scope["method"][:8], known, answer.status).inc()
@@ -89,7 +97,7 @@ class Guard:
                     {"WWW-Authenticate": "Bearer"},
                 )
         if scope["method"] == "POST" and self.active > self.limits.max_requests:
-            raise Refused(429, f"{self.limits.max_requests} requests are being worked on; try again in a second", RETRY)
+            raise busy(f"{self.limits.max_requests} requests")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.limits.max_bytes:
             raise too_long(self.limits)
@@ -98,14 +106,18 @@ class Guard:
 class Body:
     """Receives the body of a request within limits of bytes and time."""
 
-    def __init__(self, receive: Receive, limits: Limits, deadline: float) -> None:
-        self._receive, self.limits, self.deadline = receive, limits, deadline
-        self.bytes, self.complete, self.late = 0, False, False
+    def __init__(self, guard: Guard, receive: Receive, deadline: float) -> None:
+        self.guard, self.limits, self.deadline, self._receive = guard, guard.limits, deadline, receive
+        self.bytes, self.held, self.complete, self.late = 0, 0, False, False
 
     async def receive(self) -> Message:
         message = await self._next()
         if self.bytes > self.limits.max_bytes:
             raise too_long(self.limits)
+        new = self.bytes - self.held
+        if self.guard.held + new > self.limits.max_held_bytes:
+            raise busy(f"{self.limits.max_held_bytes:,} bytes of requests")
+        self.guard.held, self.held = self.guard.held + new, self.bytes
         return message
 
     async def drain(self) -> None:
@@ -150,7 +162,23 @@ class Answer:
                 await self.body.drain()
                 if not self.body.complete:
                     headers["Connection"] = "close"
-        await self._send(message)
+        try:
+            async with asyncio.timeout(self.body.limits.max_seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise UnreadError from None
+
+
+class UnreadError(Exception):
+    """The client does not read its answer."""
+
+
+def busy(with_what: str) -> Refused:
+    return Refused(429, f"{with_what} are being worked on; try again in a second", RETRY)
+
+
+def stopping() -> Refused:
+    return Refused(503, "the service is being stopped; start it again")
 
 
 def too_long(limits: Limits) -> Refused:

@@ -3,6 +3,8 @@
 import base64
 import binascii
 import io
+import math
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +27,9 @@ class Upload(NamedTuple):
     content: bytes | str  # base64 if it is text
 
 
-def prepare(uploads: list[Upload], about: About, max_pixels: int, exact: bool = False) -> Tensor:
+def prepare(
+    uploads: list[Upload], about: About, max_pixels: int, exact: bool = False, deadline: float = math.inf
+) -> Tensor:
     """Decode, resize and crop images as in training: uint8 (N, H, W, C).
 
     Args:
@@ -33,13 +37,17 @@ def prepare(uploads: list[Upload], about: About, max_pixels: int, exact: bool = 
         about: How images are prepared.
         max_pixels: Most pixels of an image.
         exact: Take an image that has the network's input size as it is, as `mixmo.predict` does with arrays.
+        deadline: Time, of `time.perf_counter`, after which no more images are begun.
 
     Raises:
         Refused: If one is no image, damaged or too large.
+        TimeoutError: After the deadline.
     """
     channels, height, width = about.size
     images = []
     for number, upload in enumerate(uploads, start=1):
+        if time.perf_counter() > deadline:
+            raise TimeoutError
         square = _square(upload, _where(number, upload, len(uploads)), about, max_pixels, exact)
         edge = (len(square) - height) // 2
         images.append(square[edge : edge + height, edge : edge + width])

@@ -5,6 +5,7 @@ import ipaddress
 import socket
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from mixmo.utils.errors import UserError
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 SHORTEST_TOKEN = 16
+TICKS = 10  # of uvicorn in a second
 GRACE = 10  # seconds that requests have to end when the service is stopped
 
 
@@ -66,15 +68,51 @@ def address(listening: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn that says when it is ready."""
+    """uvicorn that says when it is ready, and closes connections that keep it waiting.
 
-    def __init__(self, app: FastAPI, ready: Callable[[], None] = lambda: None) -> None:
+    uvicorn alone waits for the head of a request, and until an answer is read, as long as the client likes.
+
+    Args:
+        app: What answers the requests.
+        ready: Called when it listens.
+        seconds: Time for the head of a request to arrive, and for an answer to be read.
+    """
+
+    def __init__(self, app: FastAPI, ready: Callable[[], None] = lambda: None, seconds: float = 30.0) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE
+                app,
+                http="h11",  # limits the head of a request; httptools keeps any number of headers
+                ws="none",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=GRACE,
             )
         )
-        self.ready = ready
+        self.ready, self.seconds = ready, seconds
+        self._waiting: dict[Any, tuple[Any, int]] = {}  # connections: their last request, ticks since then
+
+    async def on_tick(self, counter: int) -> bool:
+        self._close_waiting()
+        return await super().on_tick(counter)
+
+    def _close_waiting(self) -> None:
+        """Close the connections that wait for a head, or for their client to read, for too long.
+
+        Ticks are counted instead of seconds: where the service itself was busy, it may have read nothing meanwhile.
+        """
+        waiting: dict[Any, tuple[Any, int]] = {}
+        connection: Any  # whichever protocol; it is that of h11
+        for connection in self.server_state.connections:
+            last = connection.cycle
+            if last is None or last.response_complete or connection.transport.is_closing():
+                before, ticks = self._waiting.get(connection, (last, 0))
+                waiting[connection] = (last, ticks + 1 if before is last else 0)
+        self._waiting = waiting
+        for connection, (_, ticks) in waiting.items():
+            if ticks > TICKS * self.seconds:
+                connection.transport.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -82,10 +120,10 @@ class Server(uvicorn.Server):
             self.ready()
 
 
-def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
+def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None], seconds: float) -> None:
     """Serve until Ctrl-C or SIGTERM; requests in work are finished first."""
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # such images are rejected
-    server = Server(app, ready)
+    server = Server(app, ready, seconds)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after it has stopped
         server.run(sockets=[listening])
     if not server.started:

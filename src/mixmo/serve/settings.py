@@ -20,8 +20,10 @@ class Limits:
     """Pixels of an image, before it is resized."""
     max_requests: int = 128
     """Requests that are worked on at a time; others get status 429."""
+    max_held_bytes: int = 256 * 2**20
+    """Bytes of all requests that are worked on at a time; others get status 429."""
     max_seconds: float = 30.0
-    """Time for a request to arrive and to be answered."""
+    """Time for a request to arrive and to be answered, and again for the answer to be read."""
     batch: int | None = None
     """Images per forward pass, of all clients together (default: by the size of the images)."""
     window_ms: float = 3.0

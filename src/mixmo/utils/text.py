@@ -19,3 +19,15 @@ def _steers(character: str) -> bool:
 
 def _spelled(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def duration(seconds: float) -> str:
+    """Return a time with its unit.
+
+    >>> duration(40), duration(90), duration(5000), duration(1e6), duration(1e8)
+    ('40 s', '1.5 min', '1.4 h', '11.6 days', '3.2 years')
+    """
+    for unit, length, least in (("years", 31_536_000, 1), ("days", 86_400, 2), ("h", 3_600, 1), ("min", 60, 1)):
+        if seconds >= least * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.0f} s"

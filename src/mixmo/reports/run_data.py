@@ -14,7 +14,7 @@ from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import evaluate
 from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
-from mixmo.reports.measured import Measured, read_measured
+from mixmo.reports.robustness import Measured, read_measured
 from mixmo.reproduce.scores import size_of
 from mixmo.runs.directory import WHICH, Run
 from mixmo.runs.metrics_log import flat
@@ -28,7 +28,7 @@ TRACES = ("recipe.yaml", "metrics.jsonl", "scores.json")  # a folder with one of
 
 
 @dataclass
-class Found:
+class RunData:
     """A run as far as it can be read. Numbers are by path, such as `ensemble.top1` or `members.0.nll`."""
 
     path: Path
@@ -44,7 +44,7 @@ class Found:
     logits: LabelledLogits | None = None
     which: str = "last"  # epoch of the logits
     measured: Measured = field(default_factory=Measured)
-    networks: list["Found"] = field(default_factory=list)  # of a recipe of several networks
+    networks: list["RunData"] = field(default_factory=list)  # of a recipe of several networks
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -73,7 +73,7 @@ class Found:
         return None
 
 
-def read_run(path: Path, which: str = "last", *, name: str | None = None, logits: bool = True) -> Found:
+def read_run(path: Path, which: str = "last", *, name: str | None = None, logits: bool = True) -> RunData:
     """Read a run directory.
 
     Args:
@@ -87,122 +87,122 @@ def read_run(path: Path, which: str = "last", *, name: str | None = None, logits
     """
     if not any((path / trace).is_file() for trace in TRACES):
         raise UserError(f"{path} is no run directory: it has no {', '.join(TRACES)}; give the --out of a `mixmo train`")
-    found = Found(path, printable(name or str(path)), which=which)
-    _read_recipe(found)
-    run = Run(path, found.recipe or Recipe(networks=1))
-    if found.recipe is not None and found.recipe.networks > 1:
-        _read_networks(found, run, logits)
+    data = RunData(path, printable(name or str(path)), which=which)
+    _read_recipe(data)
+    run = Run(path, data.recipe or Recipe(networks=1))
+    if data.recipe is not None and data.recipe.networks > 1:
+        _read_networks(data, run, logits)
     else:
-        _read_files(found, run, logits)
-    found.finished = run.is_finished()
-    _read_scores(found, run)
-    found.measured = found.read("measured", lambda: read_measured(path, which)) or Measured()
-    return found
+        _read_files(data, run, logits)
+    data.finished = run.is_finished()
+    _read_scores(data, run)
+    data.measured = data.read("measured", lambda: read_measured(path, which)) or Measured()
+    return data
 
 
-def _read_recipe(found: Found) -> None:
-    found.recipe = found.read("recipe.yaml", lambda: Run.open(found.path).recipe)
-    if found.recipe is not None:
-        found.fields = found.recipe.to_dict()
+def _read_recipe(data: RunData) -> None:
+    data.recipe = data.read("recipe.yaml", lambda: Run.open(data.path).recipe)
+    if data.recipe is not None:
+        data.fields = data.recipe.to_dict()
     else:  # of another version, or damaged: what is legible
         try:
-            content = read_yaml(found.path / "recipe.yaml")
-            found.fields = {str(key): value for key, value in dict(content).items()}
+            content = read_yaml(data.path / "recipe.yaml")
+            data.fields = {str(key): value for key, value in dict(content).items()}
         except (OSError, ValueError, TypeError):
-            found.fields = {}
+            data.fields = {}
 
 
-def _read_networks(found: Found, run: Run, logits: bool) -> None:
+def _read_networks(data: RunData, run: Run, logits: bool) -> None:
     for place, path in enumerate(run.network_paths()):
         if not any((path / trace).is_file() for trace in TRACES):
-            found.missing.append(f"network {place}: it has not begun to train, or was removed")
+            data.missing.append(f"network {place}: it has not begun to train, or was removed")
             continue
-        network = read_run(path, found.which, name=f"network {place}", logits=False)
-        found.networks.append(network)
-        found.missing += [f"network {place}: {sentence}" for sentence in network.missing]
-    first = found.networks[0] if found.networks else found
-    found.environment, found.classes = first.environment, first.classes
+        network = read_run(path, data.which, name=f"network {place}", logits=False)
+        data.networks.append(network)
+        data.missing += [f"network {place}: {sentence}" for sentence in network.missing]
+    first = data.networks[0] if data.networks else data
+    data.environment, data.classes = first.environment, first.classes
     for key in ("parameters", "multiply_adds", "seconds"):
-        values = [network.summary[key] for network in found.networks if key in network.summary]
+        values = [network.summary[key] for network in data.networks if key in network.summary]
         if values and len(values) == run.recipe.networks:
-            found.summary[key] = sum(values)
+            data.summary[key] = sum(values)
     if logits and run.is_finished():
-        found.logits = found.read("logits", lambda: run.read_logits(found.which))
+        data.logits = data.read("logits", lambda: run.read_logits(data.which))
 
 
-def _read_files(found: Found, run: Run, logits: bool) -> None:
-    path = found.path
-    found.environment = _mapping(found, "environment.json", run.read_environment)
+def _read_files(data: RunData, run: Run, logits: bool) -> None:
+    path = data.path
+    data.environment = _mapping(data, "environment.json", run.read_environment)
     unnamed = False
     if (path / "dataset.json").is_file():
-        named = _mapping(found, "dataset.json", run.read_dataset).get("classes")
-        found.classes = [printable(str(each)) for each in named] if isinstance(named, list) else []
+        named = _mapping(data, "dataset.json", run.read_dataset).get("classes")
+        data.classes = [printable(str(each)) for each in named] if isinstance(named, list) else []
     else:
         unnamed = True
-    lines = found.read("metrics.jsonl", run.read_metrics)
+    lines = data.read("metrics.jsonl", run.read_metrics)
     if lines is None:
-        lines = _legible_lines(found)
+        lines = _legible_lines(data)
     elif not lines:
-        found.missing.append("metrics.jsonl: no epoch is scored yet, so there are no curves")
+        data.missing.append("metrics.jsonl: no epoch is scored yet, so there are no curves")
     rows = [dict(flat(line, ".")) for line in lines if isinstance(line, dict)]
     rows = [row for row in rows if "epoch" in row]
     names = dict.fromkeys(name for row in rows for name in row)
-    found.curves = {name: [row.get(name, math.nan) for row in rows] for name in names}
-    file = path / f"logits-{found.which}.safetensors"
+    data.curves = {name: [row.get(name, math.nan) for row in rows] for name in names}
+    file = path / f"logits-{data.which}.safetensors"
     if logits and (file.is_file() or index_path(file).is_file()):
-        found.logits = found.read(file.name, lambda: run.read_logits(found.which))
+        data.logits = data.read(file.name, lambda: run.read_logits(data.which))
         if unnamed:
-            found.missing.append("dataset.json: it is not there, so classes have numbers instead of names")
+            data.missing.append("dataset.json: it is not there, so classes have numbers instead of names")
     elif logits:
         why = "it is not there" if (path / "scores.json").is_file() else "the training has not ended"
-        found.missing.append(f"{file.name}: {why}, so calibration, risk, classes and disagreements are left out")
+        data.missing.append(f"{file.name}: {why}, so calibration, risk, classes and disagreements are left out")
 
 
-def _legible_lines(found: Found) -> list[Any]:
+def _legible_lines(data: RunData) -> list[Any]:
     """Lines of metrics.jsonl that are JSON, whatever the others are."""
-    lines, lost, file = list[Any](), 0, found.path / "metrics.jsonl"
-    texts = found.read(file.name, lambda: file.read_text(encoding="utf-8", errors="replace").splitlines())
+    lines, lost, file = list[Any](), 0, data.path / "metrics.jsonl"
+    texts = data.read(file.name, lambda: file.read_text(encoding="utf-8", errors="replace").splitlines())
     for text in texts or ():
         try:
             lines.append(json.loads(text))
         except ValueError:
             lost += 1
     if lines:
-        found.missing.append(
+        data.missing.append(
             f"metrics.jsonl: the curves are of its {len(lines)} legible lines, unverified; {lost} are not"
         )
     return lines
 
 
-def _read_scores(found: Found, run: Run) -> None:
+def _read_scores(data: RunData, run: Run) -> None:
     """Scores as `mixmo eval` has them: stored, else of the logits, else of the last scored epoch."""
-    if not found.networks and (found.path / "scores.json").is_file():
-        stored = _mapping(found, "scores.json", run.read_scores)
-        found.scores = {which: dict(flat(stored[which], ".")) for which in (found.which, *WHICH) if which in stored}
-        found.summary = {key: value for key, value in stored.items() if isinstance(value, int | float)}
-        found.summary["best_by"] = stored.get("best_by")
-    elif not found.networks:
-        found.missing.append(
+    if not data.networks and (data.path / "scores.json").is_file():
+        stored = _mapping(data, "scores.json", run.read_scores)
+        data.scores = {which: dict(flat(stored[which], ".")) for which in (data.which, *WHICH) if which in stored}
+        data.summary = {key: value for key, value in stored.items() if isinstance(value, int | float)}
+        data.summary["best_by"] = stored.get("best_by")
+    elif not data.networks:
+        data.missing.append(
             "scores.json: the training has not ended, so there are no scores of its last and best epoch"
         )
-    if not found.scores and found.logits is not None:
-        report = found.read("scores", lambda: evaluate(*found.logits))  # type: ignore[misc]
-        found.scores = {} if report is None else {found.which: dict(flat(report.to_dict(), "."))}
-    if not found.scores and found.curves:
-        test = {name[5:]: column[-1] for name, column in found.curves.items() if name.startswith("test.")}
-        epoch = f"epoch {found.curves['epoch'][-1]:.0f}"
-        found.scores = {epoch: {name: value for name, value in test.items() if not math.isnan(value)}}
-    recipe = found.recipe
-    known = recipe is not None and recipe.dataset in FACTS and recipe.start is None and not found.networks
-    if recipe is not None and known and "parameters" not in found.summary:
-        found.summary |= size_of(recipe)
+    if not data.scores and data.logits is not None:
+        report = data.read("scores", lambda: evaluate(*data.logits))  # type: ignore[misc]
+        data.scores = {} if report is None else {data.which: dict(flat(report.to_dict(), "."))}
+    if not data.scores and data.curves:
+        test = {name[5:]: column[-1] for name, column in data.curves.items() if name.startswith("test.")}
+        epoch = f"epoch {data.curves['epoch'][-1]:.0f}"
+        data.scores = {epoch: {name: value for name, value in test.items() if not math.isnan(value)}}
+    recipe = data.recipe
+    known = recipe is not None and recipe.dataset in FACTS and recipe.start is None and not data.networks
+    if recipe is not None and known and "parameters" not in data.summary:
+        data.summary |= size_of(recipe)
 
 
-def _mapping(found: Found, name: str, reader: Callable[[], Any]) -> dict[str, Any]:
+def _mapping(data: RunData, name: str, reader: Callable[[], Any]) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one, after noting it, if the file has none."""
-    content = found.read(name, reader)
+    content = data.read(name, reader)
     if content is not None and not isinstance(content, dict):
-        found.missing.append(f"{name}: it holds something else than mixmo writes")
+        data.missing.append(f"{name}: it holds something else than mixmo writes")
     return content if isinstance(content, dict) else {}
 
 

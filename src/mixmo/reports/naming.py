@@ -1,4 +1,4 @@
-"""Words about runs: the method of a recipe, what it changes, how long something takes."""
+"""Names to show: of the method of a recipe and what it changes, and of runs."""
 
 from pathlib import Path
 
@@ -40,21 +40,3 @@ def short_names(paths: list[Path]) -> list[str]:
     while all(len(each) > common + 1 for each in parts) and len({each[common] for each in parts}) == 1:
         common += 1
     return ["/".join(each[common:]) for each in parts]
-
-
-def duration(seconds: float) -> str:
-    """Return a time in units that suit it.
-
-    >>> duration(42), duration(154), duration(754), duration(7500), duration(200_000)
-    ('42 s', '2 min 34 s', '12 min', '2 h 05 min', '2 days 7 h')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86_400} day{'s' if whole >= 172_800 else ''} {whole % 86_400 // 3600} h"

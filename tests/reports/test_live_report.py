@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mixmo.cli.app import main
-from mixmo.reports import live
-from mixmo.reports.live import LiveReport
+from mixmo.reports import live_report
+from mixmo.reports.live_report import LiveReport
 
 SMALL = ["--epochs", "2", "--width", "1", "--batch-size", "256", "--device", "cpu"]
 
@@ -63,7 +63,7 @@ def test_a_report_that_fails_does_not_end_the_training(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(live, "one_run", fail)
+    monkeypatch.setattr(live_report, "one_run", fail)
     monkeypatch.setattr("mixmo.cli.train.report", fail)
     assert main(["train", "digits/vanilla", *SMALL, "--out", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "scores.json").is_file()

@@ -8,19 +8,19 @@ import torch
 from mixmo import data
 from mixmo.data.types import Split
 from mixmo.inference.thumbnails import data_uri
-from mixmo.reports.found import Found
+from mixmo.reports.run_data import RunData
 from mixmo.utils.errors import UserError
 
 
-def thumbnails(found: Found, places: Sequence[int], root: Path | None) -> dict[int, str]:
-    """Return the test images at these places as data URIs; none, with a note in `found`, where they cannot be had."""
+def thumbnails(run: RunData, places: Sequence[int], root: Path | None) -> dict[int, str]:
+    """Return the test images at these places as data URIs; none, with a note in `run`, where they cannot be had."""
 
     def read() -> dict[int, str]:
-        recipe = found.recipe
-        if recipe is None or found.logits is None:
+        recipe = run.recipe
+        if recipe is None or run.logits is None:
             raise UserError("the recipe does not name the data set")
         test = data.load(recipe.dataset, root, stream=True, workers=0, val=recipe.val, train=False).test
-        if not torch.equal(test.labels, found.logits.labels):
+        if not torch.equal(test.labels, run.logits.labels):
             raise UserError(f"{recipe.dataset} has other test images here than those that were predicted")
         order = torch.tensor(list(places))
         chosen = Split(test.images[order], test.labels[order])
@@ -29,4 +29,4 @@ def thumbnails(found: Found, places: Sequence[int], root: Path | None) -> dict[i
             raise UserError("some image files cannot be read any more")
         return {place: data_uri(image) for place, image in zip(places, images, strict=True)}
 
-    return found.read("images", read) or {}
+    return run.read("images", read) or {}

@@ -8,58 +8,58 @@ from mixmo.reports.calibration_charts import calibration_charts
 from mixmo.reports.class_charts import SQUARE, activity_chart, class_chart, confusion_chart, encoder_chart
 from mixmo.reports.curve_charts import own_curves
 from mixmo.reports.filters import measure_filters
-from mixmo.reports.found import Found
+from mixmo.reports.naming import method
 from mixmo.reports.page import Block, Charts, Document, Gallery, Picture, Section, Table, Text, number, percent
-from mixmo.reports.pictures import thumbnails
-from mixmo.reports.robustness_tables import robustness_section
-from mixmo.reports.state import describe
+from mixmo.reports.robustness import robustness_section
+from mixmo.reports.run_data import RunData
+from mixmo.reports.run_state import describe
 from mixmo.reports.summary import summary_section
-from mixmo.reports.words import method
+from mixmo.reports.thumbnails import thumbnails
 
 
 def one_run(
-    found: Found, root: Path | None = None, weights: bool = True, state: str | None = None, reload: int | None = None
+    run: RunData, root: Path | None = None, weights: bool = True, state: str | None = None, reload: int | None = None
 ) -> Document:
     """Lay out the report of a run.
 
     Args:
-        found: What is in its folder.
+        run: What is in its folder.
         root: Folder of the data sets, for thumbnails.
         weights: Whether to read the weights, for encoders and filters.
         state: Of the run; by default as its folder shows it.
         reload: Seconds after which the page reads itself again.
     """
-    state = state or describe(found.path, found.finished)
-    subtitle = method(found.recipe)[0] if found.recipe is not None else "a run without a readable recipe"
-    document = Document(found.path.resolve().name, subtitle, state, missing=found.missing, reload=reload)
+    state = state or describe(run.path, run.finished)
+    subtitle = method(run.recipe)[0] if run.recipe is not None else "a run without a readable recipe"
+    document = Document(run.path.resolve().name, subtitle, state, missing=run.missing, reload=reload)
 
     def add(what: str, make: Callable[[], Section | None]) -> None:
-        if (section := found.read(what, make)) is not None and section.blocks:
+        if (section := run.read(what, make)) is not None and section.blocks:
             document.sections.append(section)
 
-    add("summary", lambda: summary_section(found))
-    add("curves", lambda: Section("Curves", [Charts(own_curves(found))]) if _has_curves(found) else None)
-    if found.logits is not None:
-        logits = found.logits
-        analysis = found.read("logits", lambda: analyse_logits(logits, found.classes))
+    add("summary", lambda: summary_section(run))
+    add("curves", lambda: Section("Curves", [Charts(own_curves(run))]) if _has_curves(run) else None)
+    if run.logits is not None:
+        logits = run.logits
+        analysis = run.read("logits", lambda: analyse_logits(logits, run.classes))
         if analysis is not None:
-            add("calibration", lambda: _calibration(found, analysis))
+            add("calibration", lambda: _calibration(run, analysis))
             add("classes", lambda: _classes(analysis))
-            add("disagreements", lambda: _disagreements(found, analysis, root))
+            add("disagreements", lambda: _disagreements(run, analysis, root))
     if weights:
-        add("filters", lambda: _filters(found))
-    add("robustness", lambda: robustness_section(found))
+        add("filters", lambda: _filters(run))
+    add("robustness", lambda: robustness_section(run.measured))
     return document
 
 
-def _has_curves(found: Found) -> bool:
-    return bool(found.curves) or any(network.curves for network in found.networks)
+def _has_curves(run: RunData) -> bool:
+    return bool(run.curves) or any(network.curves for network in run.networks)
 
 
-def _calibration(found: Found, analysis: Analysis) -> Section:
-    which = found.which if found.which in found.scores else None
-    charts = calibration_charts(analysis, found.score("ece", which), found.score("ecec", which))
-    return Section("Calibration and risk", [Charts(charts)], f"Of the test images, at the {found.which} epoch.")
+def _calibration(run: RunData, analysis: Analysis) -> Section:
+    which = run.which if run.which in run.scores else None
+    charts = calibration_charts(analysis, run.score("ece", which), run.score("ecec", which))
+    return Section("Calibration and risk", [Charts(charts)], f"Of the test images, at the {run.which} epoch.")
 
 
 def _classes(analysis: Analysis) -> Section:
@@ -82,10 +82,10 @@ def _classes(analysis: Analysis) -> Section:
     return Section("Classes", blocks)
 
 
-def _disagreements(found: Found, analysis: Analysis, root: Path | None) -> Section | None:
+def _disagreements(run: RunData, analysis: Analysis, root: Path | None) -> Section | None:
     if not analysis.disagreements:
         return None
-    images = thumbnails(found, [each.place for each in analysis.disagreements], root)
+    images = thumbnails(run, [each.place for each in analysis.disagreements], root)
     pictures = [
         Picture(
             images.get(each.place),
@@ -106,11 +106,11 @@ def _guess(true: str, name: str, probability: float) -> str:
     return f"{name} {100 * probability:.0f}\u00a0%\u00a0{'✓' if name == true else '✗'}"
 
 
-def _filters(found: Found) -> Section | None:
-    filters = measure_filters(found)
+def _filters(run: RunData) -> Section | None:
+    filters = measure_filters(run)
     if filters is None:
         return None
     charts = [encoder_chart(filters)] if len(filters.encoders) > 1 else []
     charts.append(activity_chart({"network": filters.active}))
-    about = f"Of the weights of the {found.which} epoch{'' if found.finished else ' so far'}."
+    about = f"Of the weights of the {run.which} epoch{'' if run.finished else ' so far'}."
     return Section("Encoders and filters", [Charts(charts)], about)

@@ -8,9 +8,9 @@ from typing import Any
 
 from mixmo.reports import vega
 from mixmo.reports.build import NAME, Page
-from mixmo.reports.found import read_run
-from mixmo.reports.one import one_run
-from mixmo.reports.state import STOPPED, TRAINING
+from mixmo.reports.run_data import read_run
+from mixmo.reports.run_report import one_run
+from mixmo.reports.run_state import STOPPED, TRAINING
 from mixmo.utils.errors import first_line
 from mixmo.utils.progress import say
 

@@ -7,19 +7,20 @@ from mixmo.evaluation.comparison import ComparedRun, Comparison, compare
 from mixmo.reports.analysis import Analysis, analyse_logits
 from mixmo.reports.calibration_charts import risk_chart
 from mixmo.reports.curve_charts import overlaid_curves
-from mixmo.reports.found import Found
+from mixmo.reports.naming import method
 from mixmo.reports.page import Block, Cell, Charts, Document, Section, Table, Text, number, percent, plain, signed
-from mixmo.reports.state import FINISHED, TRAINING, describe
+from mixmo.reports.run_data import RunData
+from mixmo.reports.run_state import FINISHED, TRAINING, describe
 from mixmo.reports.summary import SCORES, SHARES, published, show
 from mixmo.reports.trade_offs import calibration_chart, diversity_chart, parameter_chart
 from mixmo.reports.vega import keys
-from mixmo.reports.words import duration, method
 from mixmo.runs.contents import SCORES as COMPARED
+from mixmo.utils.text import duration
 
 MANY = 12  # runs whose names a title has room for
 
 
-def many_runs(runs: Sequence[Found]) -> Document:
+def many_runs(runs: Sequence[RunData]) -> Document:
     """Lay out the report of several runs; differences are to the first."""
     states = [describe(run.path, run.finished) for run in runs]
     state = FINISHED if set(states) == {FINISHED} else TRAINING if TRAINING in states else "not all finished"
@@ -41,7 +42,7 @@ def many_runs(runs: Sequence[Found]) -> Document:
     return document
 
 
-def _missing(runs: Sequence[Found]) -> list[str]:
+def _missing(runs: Sequence[RunData]) -> list[str]:
     """What is missing, once for all runs that lack the same."""
     lacking: dict[str, list[str]] = {}
     for run in runs:
@@ -55,56 +56,69 @@ def letter(place: int) -> str:
     return chr(ord("A") + place) if place < 26 else str(place + 1)
 
 
-def _compared(run: Found) -> ComparedRun:
+def _compared(run: RunData) -> ComparedRun:
     scores: dict[str, float | None] = {name: value for name in COMPARED if (value := run.score(name)) is not None}
     return ComparedRun(run.name, run.finished, None, dict(run.fields), scores)
 
 
-def _scores(runs: Sequence[Found], states: Sequence[str], compared: Comparison) -> Section:
+def _scores(runs: Sequence[RunData], states: Sequence[str], compared: Comparison) -> Section:
     names = [name for name in COMPARED if any(run.score(name) is not None for run in runs)]
     first = runs[0]
     rows: list[list[Cell]] = []
     for run, state in zip(runs, states, strict=True):
         epoch = run.shown or "no score"
-        note = epoch if state == FINISHED else f"{state}, {epoch}"
-        rows.append([(run.name, note), *(_beside(run, first, name) for name in names), *_more(run)])
-    columns = ["run", *(SCORES[name] for name in names), "members' Top1", "ratio-error", "parameters", "time"]
-    columns += ["best epoch", "paper"]
-    about = (
-        f"Differences in small type are to {first.name}. The last two columns are Top1 and NLLc of the best epoch by "
-        "test accuracy, ours and the paper's for the same settings."
-    )
+        usual = state == FINISHED and epoch == first.which
+        name: Cell = run.name if usual else (run.name, epoch if state == FINISHED else f"{state}, {epoch}")
+        rows.append([name, *(_beside(run, first, name) for name in names), *_diversity(run)])
+    columns = ["run", *(SCORES[name] for name in names), "members' Top1 %", "ratio-error"]
+    about = f"Scores of the {first.which} epoch; differences in small type are to {first.name}."
     blocks: list[Block] = [Table(columns, rows, about)]
     if compared.seeds:
         blocks.append(_seeds(compared, names))
+    blocks.append(_cost(runs))
     return Section("Scores", blocks)
 
 
-def _beside(run: Found, first: Found, name: str) -> Cell:
+def _beside(run: RunData, first: RunData, name: str) -> Cell:
     value, base = run.score(name), first.score(name)
     if value is None or base is None or run is first:
         return show(name, value)
     return show(name, value), signed(100 * (value - base), 2) if name in SHARES else signed(value - base)
 
 
-def _more(run: Found) -> list[Cell]:
+def _diversity(run: RunData) -> list[Cell]:
     members = [run.score(f"members.{m}.top1") for m in range(run.members)] if run.members > 1 else []
-    seconds, size = run.summary.get("seconds"), run.summary.get("parameters")
-    paper = published(run)
-    theirs = "–" if paper is None else _pair(paper.score.top1, paper.score.nllc)
-    best = run.score("top1", "best") is not None
-    return [
-        ", ".join(f"{100 * value:.2f}" for value in members if value is not None) or "–",
-        number(run.score("diversity.ratio_error"), 3),
-        "–" if size is None else f"{size / 1e6:.2f} M",
-        "–" if not isinstance(seconds, int | float) else duration(seconds),
-        _pair(run.score("top1", "best"), run.score("nllc", "best")) if best else "–",
-        (theirs, f"at batch {paper.batch}") if paper and paper.batch else theirs,
-    ]
+    top1 = ", ".join(f"{100 * value:.2f}" for value in members if value is not None)
+    return [top1 or "–", number(run.score("diversity.ratio_error"), 3)]
 
 
-def _pair(top1: float | None, nllc: float | None) -> str:
-    return f"{percent(top1)}, {number(nllc, 3)}"
+def _cost(runs: Sequence[RunData]) -> Table:
+    rows: list[list[Cell]] = []
+    for run in runs:
+        seconds, size, paper = run.summary.get("seconds"), run.summary.get("parameters"), published(run)
+        top1, nllc = run.score("top1", "best"), run.score("nllc", "best")
+        theirs = (None, None) if paper is None else (paper.score.top1, paper.score.nllc)
+        rows.append(
+            [
+                run.name,
+                "–" if size is None else f"{size / 1e6:.2f} M",
+                duration(seconds) if isinstance(seconds, int | float) else "–",
+                _to_paper(percent(top1), top1, theirs[0], 100, 2),
+                (percent(theirs[0]), f"at batch {paper.batch}") if paper and paper.batch else percent(theirs[0]),
+                _to_paper(number(nllc, 3), nllc, theirs[1], 1, 3),
+                number(theirs[1], 3),
+            ]
+        )
+    columns = ["run", "parameters", "training", "Top1", "paper's", "NLLc", "paper's"]
+    caption = (
+        "Top1 and NLLc of the best epoch by test accuracy, as the paper reports them; the difference to the paper's "
+        "score for the same settings is in small type."
+    )
+    return Table(columns, rows, caption, title="Cost, and the best epoch beside the paper")
+
+
+def _to_paper(shown: str, ours: float | None, theirs: float | None, factor: float, digits: int) -> Cell:
+    return shown if ours is None or theirs is None else (shown, signed(factor * (ours - theirs), digits))
 
 
 def _seeds(compared: Comparison, names: Sequence[str]) -> Table:
@@ -123,7 +137,7 @@ def _spread(name: str, mean: float | None, std: float | None) -> tuple[str, ...]
     return (f"{100 * mean:.2f}", f"{100 * std:.2f} %") if name in SHARES else (number(mean), number(std))
 
 
-def _recipes(runs: Sequence[Found], compared: Comparison) -> Section:
+def _recipes(runs: Sequence[RunData], compared: Comparison) -> Section:
     if not compared.recipes:
         return Section("Recipes", [Text("All recipes are the same.")])
     fields = list(compared.recipes)
@@ -133,13 +147,13 @@ def _recipes(runs: Sequence[Found], compared: Comparison) -> Section:
     return Section("What differs in the recipes", [Table(["run", *fields], rows)])
 
 
-def _trade_offs(runs: Sequence[Found]) -> Section:
+def _trade_offs(runs: Sequence[RunData]) -> Section:
     names = [run.name for run in runs]
     charts = [make(runs, names) for make in (diversity_chart, parameter_chart, calibration_chart)]
     return Section("Trade-offs", [Charts([chart for chart in charts if chart], keys(names, "point"))])
 
 
-def _risk(runs: Sequence[Found]) -> Section | None:
+def _risk(runs: Sequence[RunData]) -> Section | None:
     found: dict[str, Analysis] = {}
     for run in runs:
         analysis = run.read("logits", partial(analyse_logits, run.logits, run.classes)) if run.logits else None
