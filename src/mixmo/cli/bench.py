@@ -1,9 +1,12 @@
 """mixmo bench [RECIPE] [--field value ...] [--device cpu] [--json]"""
 
 from dataclasses import asdict
+from typing import Literal
+
+from rich.table import Table
 
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
-from mixmo.cli.console import Output, grid, print_json
+from mixmo.cli.console import Output, grid, print_json, print_table
 from mixmo.engine import Runtime
 from mixmo.engine.benchmark import Result, benchmark
 from mixmo.utils.errors import UserError
@@ -19,6 +22,10 @@ def main(arguments: list[str]) -> None:
     add_recipe(into, arguments, needed=False)
     into.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one")
     into.add_argument("--compile", type=bool | None, help="compile the step; by default on a GPU only")
+    text = (
+        "cudnn, or auto: train with the fastest of cuDNN and the Triton kernels for each 3x3 convolution, and list both"
+    )
+    into.add_argument("--kernels", type=Literal["cudnn", "auto"], default="cudnn", help=text)
     into.add_argument("--seconds", type=float, default=1.0, help="length of one repeat, in seconds")
     into.add_argument("--repeats", type=int, default=5, help="repeats of each measurement; the median is printed")
     into.add_argument("--json", action="store_true", help="print JSON")
@@ -33,7 +40,12 @@ def main(arguments: list[str]) -> None:
     result: Result | None = None
     try:
         for result in benchmark(  # noqa: B007 - needed afterwards
-            recipe, device, compiled=parsed.compile, seconds=parsed.seconds, repeats=parsed.repeats
+            recipe,
+            device,
+            compiled=parsed.compile,
+            kernels=parsed.kernels,
+            seconds=parsed.seconds,
+            repeats=parsed.repeats,
         ):
             pass
     finally:  # also what was measured before Ctrl-C, or before memory ran out
@@ -62,6 +74,22 @@ def show(result: Result) -> None:
             "" if row.compile_seconds is None else f"{row.compile_seconds:.1f}",
         )
     console.print(table)
+    if result.convolutions:
+        print_table(convolutions(result))
     console.print("spread: (slowest - fastest) / median; ms: per step, or per test set")
     console.print(f"peak: {result.peak_tflops:.3g} TFLOP/s, the largest matrix product; GiB: device memory")
     console.print(f"{result.device}, torch {result.torch}")
+
+
+def convolutions(result: Result) -> Table:
+    """Return the table of the 3x3 convolutions: what computes each, and how fast both are."""
+    columns = ("convolution", "layers", "direction", "kernel", "cuDNN ms", "TFLOP/s", "Triton ms", "TFLOP/s")
+    table = grid(*columns, words=1, title="3x3 convolutions of a step: images x channels, pixels")
+    for each in result.convolutions:
+        shape, choice = each.shape, each.choice
+        times = [
+            ("", "") if ms is None else (f"{ms:.3f}", f"{shape.flops / ms / 1e9:,.0f}")
+            for ms in (choice.cudnn_ms, choice.ours_ms)
+        ]
+        table.add_row(str(shape), str(each.layers), each.direction, choice.kernel, *times[0], *times[1])
+    return table

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from mixmo.data.folder import PREFIX
 from mixmo.data.types import Dataset
+from mixmo.engine.convolutions import Convolutions
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.preflight import check_fit
@@ -55,10 +56,17 @@ class Result:
     mode: str  # how the step ran: eager, compiled, graphed
     peak_tflops: float
     rows: tuple[Row, ...]
+    convolutions: tuple[Convolutions, ...] = ()  # of the last network, if their kernels were chosen
 
 
 def benchmark(
-    recipe: Recipe, device: torch.device, *, compiled: bool | None = None, seconds: float, repeats: int
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    compiled: bool | None = None,
+    kernels: str = "cudnn",
+    seconds: float,
+    repeats: int,
 ) -> Iterator[Result]:
     """Yield the result so far after each measurement, of `repeats` times about `seconds`."""
     on_gpu = device.type == "cuda"
@@ -80,10 +88,11 @@ def benchmark(
     with Work("measuring", sum(3 + (chosen == single) + foldable(chosen) for chosen in recipes.values())) as work:
         for name, chosen in recipes.items():
             check_fit(chosen, dataset)
-            timer = StepTimer(chosen, dataset, device, compiled)
+            timer = StepTimer(chosen, dataset, device, compiled, kernels)
             operations = 2 * multiply_adds(timer.net, recipe.seen(dataset.size))
             for row in timer_rows(timer, Meter(name, operations, peak, device, seconds, repeats, work)):
-                result = replace(result, mode=timer.step.mode, rows=(*result.rows, row))
+                measured = tuple(timer.convolutions)
+                result = replace(result, mode=timer.step.mode, rows=(*result.rows, row), convolutions=measured)
                 yield result
             del timer  # frees its memory for the next one
 

@@ -28,6 +28,9 @@ class Runtime:
     """Processes that decode streamed image files (default: one per core)."""
     compile: bool | None = None
     """Compile the training step with torch.compile (default: on a GPU only)."""
+    kernels: Literal["cudnn", "auto"] = "cudnn"
+    """Kernels of the 3x3 convolutions: cudnn, or auto, which times cuDNN and the Triton kernels of the package before
+    the first step and takes the fastest (experimental: not measured on a GPU yet)."""
     minutes: float | None = None
     """Time budget: the number of epochs, and with it the schedule, is chosen from the time of the first steps."""
     score_every: int = 1
@@ -56,6 +59,8 @@ class Runtime:
             value, zero = getattr(self, name), name in ("workers", "save_seconds")
             if value is not None and not (value > 0 or (zero and value == 0)):
                 raise UserError(f"{name} = {value}; give a positive number")
+        if self.kernels not in ("cudnn", "auto"):
+            raise UserError(f"kernels = {self.kernels}; give cudnn or auto")
 
     def compiled(self, device: torch.device) -> bool:
         """Return whether to compile the step."""
@@ -63,7 +68,7 @@ class Runtime:
 
     def options(self, device: torch.device) -> dict[str, Any]:
         """Return the options that change numbers, if only the last bits: what a rerun needs to be identical."""
-        chosen = {name: getattr(self, name) for name in ("score_every", "compact", "on_nan")}
+        chosen = {name: getattr(self, name) for name in ("score_every", "compact", "on_nan", "kernels")}
         return {**chosen, "compile": self.compiled(device)}
 
     def resolve(self) -> torch.device:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from mixmo.data.types import Dataset, Split
 from mixmo.engine.batch import Batches
+from mixmo.engine.convolutions import Convolutions, choose_kernels
+from mixmo.engine.distributed import World
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.preflight import check_mask, check_memory
@@ -19,12 +21,20 @@ from mixmo.utils.rng import Stream
 
 
 class StepTimer:
-    def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool, kernels: str = "cudnn"
+    ) -> None:
         self.recipe, self.dataset, self.device = recipe, dataset, device
         net = fresh_network(recipe, dataset)
         check_mask(recipe, net, dataset.size)
         check_memory(net, recipe, dataset.size, device)
         self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.convolutions: list[Convolutions] = []
+        if kernels == "auto":
+            batch = recipe.batch_size // recipe.grad_accum_steps
+            self.convolutions = choose_kernels(
+                self.net, recipe.seen(dataset.size), batch, recipe.precision, device, World()
+            )
         self.batches = Batches(recipe, dataset, dataset.train, net=self.net)
         self.step = Step(
             self.net,

@@ -14,6 +14,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches, Draws
 from mixmo.engine.budget import fit_epochs, measure
+from mixmo.engine.convolutions import choose_kernels
 from mixmo.engine.disk import Disk
 from mixmo.engine.display import Progress, header
 from mixmo.engine.distributed import World, lost_processes_named
@@ -27,7 +28,7 @@ from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import DivergedError, Scored, Scorer, check_outputs, diverged
 from mixmo.engine.source import Plan, each_step, hold_out, plan
-from mixmo.engine.step import Step
+from mixmo.engine.step import Step, parts_of
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.checkpoint import Checkpoints, State
@@ -92,6 +93,9 @@ class Trainer:
         self.teacher = teacher and teacher.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         part = self.world.part(recipe.batch_size)
         self.batches = Batches(recipe, self.dataset, self.train_split, part, self.net)
+        if runtime.kernels == "auto":
+            seen, parts = recipe.seen(self.dataset.size), parts_of(part, recipe)
+            choose_kernels(self.net, seen, parts[0].stop - parts[0].start, recipe.precision, device, self.world)
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
         self.state.rollbacks = max(rollbacks, self.state.rollbacks)
         seed = recipe.seed if self.state.rollbacks == 0 else seed_of(recipe.seed, self.state.rollbacks)

@@ -1,0 +1,176 @@
+"""cuDNN against the Triton kernels of `mixmo.kernels`, for each 3x3 convolution of WRN-28-10.
+
+    PYTHONPATH=src python benchmarks/convolutions.py --check         # is every kernel right on this GPU?
+    PYTHONPATH=src python benchmarks/convolutions.py                 # the table, for batches of 256 in bfloat16
+    PYTHONPATH=src python benchmarks/convolutions.py --compile-only  # does everything compile for Hopper? Without a GPU
+
+Times are of one call inside a CUDA graph, the operands not in the cache; "sustained" is the mean over half a second,
+when clocks drop. Errors are relative to float32 without TF32, for the checks to float64.
+"""
+
+import argparse
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mixmo.engine.convolutions import cudnn_benchmark
+from mixmo.kernels.choice import TOLERANCE, Call, event_milliseconds, fastest, graph_milliseconds, operands, record
+from mixmo.kernels.directions import DIRECTIONS
+from mixmo.kernels.ops import CUDNN, compute
+from mixmo.kernels.shapes import Shape
+
+LAYERS = {  # of WRN-28-10, as (input channels, side, output channels, stride, padding), and how many there are
+    (160, 32, 160, 1, 1): 7,
+    (320, 16, 320, 1, 1): 6,
+    (640, 8, 640, 1, 1): 6,
+    (160, 32, 320, 1, 1): 1,
+    (320, 16, 640, 1, 1): 1,
+    (320, 33, 320, 2, 0): 1,
+    (640, 17, 640, 2, 0): 1,
+    (16, 32, 160, 1, 1): 1,
+}
+CUDA = torch.device("cuda")
+CHECKED = (torch.bfloat16, torch.float16)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare every kernel and tile with float64")
+    parser.add_argument("--compile-only", action="store_true", help="compile every kernel and tile for Hopper; no GPU")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--seconds", type=float, default=300.0, help="of --check: draw random shapes for so long")
+    arguments = parser.parse_args()
+    if arguments.compile_only:
+        compile_all(arguments.batch_size)
+    elif arguments.check:
+        check(arguments.seconds)
+    else:
+        table(arguments.batch_size)
+
+
+def shapes(batch: int) -> Iterator[tuple[Shape, int]]:
+    for (c, side, k, stride, padding), count in LAYERS.items():
+        yield Shape(batch, c, side, side, k, stride, padding), count
+
+
+def table(batch: int) -> None:
+    """Print the table, and the milliseconds of a step in all."""
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
+    print("| convolution | layers | direction | cuDNN ms | Triton ms | sustained | tile | errors | TFLOP/s |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    step = {"cuDNN": 0.0, "the fastest": 0.0}
+    with cudnn_benchmark():
+        for shape, count in shapes(batch):
+            for direction in DIRECTIONS:
+                theirs, ours = row(shape, count, direction)
+                step["cuDNN"] += count * theirs
+                step["the fastest"] += count * min(theirs, ours)
+    print("\nms per step, these convolutions only: " + ", ".join(f"{name} {ms:.2f}" for name, ms in step.items()))
+
+
+def row(shape: Shape, count: int, direction: str) -> tuple[float, float]:
+    """Print a row; return the milliseconds of cuDNN and of the fastest tile."""
+    sets = operands(shape, torch.bfloat16, CUDA)
+
+    def calls(kernel: str) -> list[Call]:
+        return [partial(compute, direction, kernel, *one, shape.stride, shape.padding) for one in sets]
+
+    choice = fastest(calls(CUDNN), {name: calls(name) for name in DIRECTIONS[direction].tiles}, graph_milliseconds)
+    theirs, tile, ours = choice.cudnn_ms, choice.tile, choice.ours_ms
+    exact = by_torch(direction, shape, sets[0], torch.float32)
+    flops, tried = shape.flops / 1e9, [CUDNN] if tile is None else [CUDNN, tile]
+    errors = [f"{error(calls(name)[0](), exact):.1e}" for name in tried]
+    held = [f"{sustained(calls(name)):.3f}" for name in tried]
+    rates = [f"{flops / ms:.0f}" for ms in (theirs, ours) if ms is not None]
+    cells = [str(shape), str(count), direction, f"{theirs:.3f}", "-" if ours is None else f"{ours:.3f}"]
+    print(
+        f"| {' | '.join([*cells, ' / '.join(held), tile or '-', ' / '.join(errors), ' / '.join(rates)])} |", flush=True
+    )
+    return theirs, theirs if ours is None else ours
+
+
+def by_torch(direction: str, shape: Shape, one: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Compute a direction in another precision, without TF32."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        x, weight, dy = (operand.to(dtype) for operand in one)
+        return compute(direction, CUDNN, x, weight, dy, shape.stride, shape.padding)
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    return float((found.to(exact.dtype) - exact).norm() / exact.norm())
+
+
+def sustained(calls: Sequence[Call], seconds: float = 0.5) -> float:
+    """Return the mean milliseconds of a call over half a second without a pause."""
+    graph, count = record(calls)
+    replays = max(1, round(1000 * seconds / event_milliseconds(graph.replay)))
+
+    def replay() -> None:
+        for _ in range(replays):
+            graph.replay()
+
+    return event_milliseconds(replay) / (replays * count)
+
+
+def check(seconds: float) -> None:
+    """Compare every kernel and tile with float64, on the layers of WRN-28-10 and then on random shapes."""
+    draw, began, worst, wrong, checked = random.Random(0), time.monotonic(), 0.0, 0, 0
+    for shape in itertools.chain((shape for shape, _ in shapes(16)), (drawn(draw) for _ in itertools.count())):
+        if time.monotonic() - began > seconds:
+            break
+        checked += 1
+        for dtype in CHECKED:
+            one = operands(shape, dtype, CUDA)[0]
+            for direction, kernel in DIRECTIONS.items():
+                exact = by_torch(direction, shape, one, torch.float64)
+                for name in kernel.tiles:
+                    call = partial(compute, direction, name, *one, shape.stride, shape.padding)
+                    found, again = call(), call()
+                    off = error(found, exact)
+                    worst = max(worst, off)
+                    if not (off < TOLERANCE / 2 and torch.equal(found, again)):
+                        wrong += 1
+                        print(f"WRONG: {shape}, {direction}, {name}, {dtype}: {off:.1e}", flush=True)
+    print(f"{checked} shapes, {wrong} wrong, worst relative error {worst:.1e}, {time.monotonic() - began:.0f} s")
+    if wrong:
+        raise SystemExit(1)
+
+
+def drawn(draw: random.Random) -> Shape:
+    """Draw an odd shape: any side, channels of any multiple of 8, any stride and padding."""
+    n, side, other = draw.choice([1, 2, 5, 64, 100]), draw.randint(3, 40), draw.randint(3, 40)
+    c, k = (8 * draw.randint(1, 40) for _ in range(2))
+    return Shape(n, c, side, other, k, draw.choice([1, 2]), draw.choice([0, 1]))
+
+
+def compile_all(batch: int) -> None:
+    """Compile every tile for the layers of WRN-28-10; print what their programs need."""
+    from convolutions_compile import compile_direction
+
+    bad, seen = 0, set()
+    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma |\n|---|---|---|---|---|---|")
+    for shape, _ in shapes(batch):
+        for direction, kernel in DIRECTIONS.items():
+            for name, tile in kernel.tiles.items():
+                for built in compile_direction(direction, shape, tile, torch.bfloat16):
+                    bad += not built.fits
+                    line = f"| {' | '.join(map(str, (built.kernel, name, *built[1:])))} |"
+                    if line not in seen:
+                        print(line, flush=True)
+                    seen.add(line)
+    print(f"{bad} do not fit")
+    if bad:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The choice between cuDNN and the Triton kernels, by measuring both: the fastest that is right."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mixmo.kernels.ops import CUDNN, compute
+from mixmo.kernels.shapes import Shape
+
+TOLERANCE = 1e-2  # relative error against cuDNN: bfloat16 has 8 bits
+GAIN = 1.02  # times faster than cuDNN, at least
+WASTE = 1.34  # times the arithmetic of the best tile: a tile that pads more is not tried
+COLD = 150e6  # bytes of operands used in turn, more than a cache holds
+CALLS, REPEATS = 20, 7  # calls per repeat
+
+Call = Callable[[], Tensor]
+Timer = Callable[[Sequence[Call]], float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What computes one direction of a convolution, and the times that decided."""
+
+    kernel: str  # "cudnn", or the name of a tile
+    cudnn_ms: float
+    tile: str | None = None  # the fastest of ours that is right
+    ours_ms: float | None = None
+
+    @property
+    def gain_ms(self) -> float:
+        """Milliseconds saved per call."""
+        return 0.0 if self.kernel == CUDNN or self.ours_ms is None else self.cudnn_ms - self.ours_ms
+
+
+def choose(shape: Shape, direction: str, dtype: torch.dtype, device: torch.device) -> Choice:
+    """Measure one direction of a convolution on this device."""
+    from mixmo.kernels.directions import DIRECTIONS
+
+    sets = operands(shape, dtype, device)
+
+    def calls(kernel: str) -> list[Call]:
+        return [partial(compute, direction, kernel, *one, shape.stride, shape.padding) for one in sets]
+
+    kernel = DIRECTIONS[direction]
+    work = {name: kernel.work(shape, tile) for name, tile in kernel.tiles.items()}
+    tried = [name for name in work if work[name] <= WASTE * min(work.values())]
+    return fastest(calls(CUDNN), {name: calls(name) for name in tried}, graph_milliseconds)
+
+
+def fastest(cudnn: Sequence[Call], candidates: Mapping[str, Sequence[Call]], milliseconds: Timer) -> Choice:
+    """Return the choice; a candidate that fails, or computes something else than cuDNN, does not count."""
+    expected, cudnn_ms = cudnn[0]().float(), milliseconds(cudnn)
+    times: dict[str, float] = {}
+    for name, calls in candidates.items():
+        with suppress(Exception):  # too little shared memory on this GPU, say
+            error = (calls[0]().float() - expected).norm() / expected.norm()
+            if error < TOLERANCE:
+                times[name] = milliseconds(calls)
+    if not times:
+        return Choice(CUDNN, cudnn_ms)
+    tile = min(times, key=times.__getitem__)
+    return Choice(tile if GAIN * times[tile] <= cudnn_ms else CUDNN, cudnn_ms, tile, times[tile])
+
+
+def operands(shape: Shape, dtype: torch.dtype, device: torch.device) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return random x, weight and dy: several sets, so that a repeated call does not find its operands in the cache."""
+    sizes = (shape.input, (shape.k, shape.c, 3, 3), shape.output)
+    generator = torch.Generator(device).manual_seed(0)
+
+    def one() -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, dy = (
+            torch.randn(size, device=device, generator=generator).to(dtype, memory_format=torch.channels_last)
+            for size in sizes
+        )
+        return x, weight, dy
+
+    each = dtype.itemsize * (math.prod(shape.input) + math.prod(shape.output))
+    return [one() for _ in range(min(4, 1 + int(COLD / each)))]
+
+
+def graph_milliseconds(calls: Sequence[Call]) -> float:
+    """Return the median time of a call on the GPU; a CUDA graph leaves the time to launch it out."""
+    graph, count = record(calls)
+    return statistics.median(event_milliseconds(graph.replay) for _ in range(REPEATS)) / count
+
+
+def record(calls: Sequence[Call]) -> tuple[torch.cuda.CUDAGraph, int]:
+    """Record some rounds of the calls as a CUDA graph, replay it once, and return it with the number of calls in it."""
+    rounds = -(-CALLS // len(calls))
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in calls:  # compiles, or searches among cuDNN's algorithms
+            call()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        for _ in range(rounds):
+            for call in calls:
+                call()
+    graph.replay()
+    return graph, rounds * len(calls)
+
+
+def event_milliseconds(call: Callable[[], object]) -> float:
+    """Return the time of a call on the GPU."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))

@@ -1,0 +1,35 @@
+"""The three convolutions of a layer in training: forward, gradient by the input, gradient by the weights."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from mixmo.kernels.forward import TILES as FORWARD
+from mixmo.kernels.forward import forward, forward_work
+from mixmo.kernels.input_gradient import TILES as INPUT
+from mixmo.kernels.input_gradient import input_gradient, input_gradient_work
+from mixmo.kernels.shapes import Shape, Tile
+from mixmo.kernels.weight_gradient import TILES as WEIGHT
+from mixmo.kernels.weight_gradient import weight_gradient, weight_gradient_work
+
+
+class Kernel(NamedTuple):
+    """The kernel of one direction."""
+
+    tiles: Mapping[str, Tile]
+    work: Callable[[Shape, Tile], int]  # multiply-adds with a tile, those of padded blocks included
+    compute: Callable[[Tensor, Tensor, Tensor, int, int, Tile], Tensor]  # of x, weight, dy, stride, padding
+
+
+DIRECTIONS: dict[str, Kernel] = {
+    "forward": Kernel(FORWARD, forward_work, lambda x, weight, dy, s, p, tile: forward(x, weight, s, p, tile)),
+    "input": Kernel(
+        INPUT,
+        input_gradient_work,
+        lambda x, weight, dy, s, p, tile: input_gradient(dy, weight, (x.shape[2], x.shape[3]), s, p, tile),
+    ),
+    "weight": Kernel(
+        WEIGHT, weight_gradient_work, lambda x, weight, dy, s, p, tile: weight_gradient(x, dy, s, p, tile)
+    ),
+}

@@ -1,0 +1,121 @@
+"""The forward pass of a 3x3 convolution.
+
+    y[n, i, j, k] = sum over u, v, c of x[n, s i + u - p, s j + v - p, c] w[k, u, v, c]
+
+with stride s and padding p, and x = 0 outside of the image. A program computes a box of pixels by some output channels:
+for each tap (u, v) and a few input channels, a matrix product of the shifted box of x with weights. The zeros outside
+are those that a tensor descriptor (TMA on Hopper) reads out of bounds. With stride 2 the box is one pixel of many
+images, so that it is dense all the same.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from mixmo.kernels.memory_format import nhwc
+from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded
+
+TILES = named(
+    (
+        Tile(256, 128, 32, 32, 8, 6),
+        Tile(256, 128, 32, 64, 8, 4),
+        Tile(128, 256, 64, 64, 8, 4),
+        Tile(256, 128, 0, 64, 8, 4),
+        Tile(128, 128, 0, 64, 4, 4),
+        Tile(128, 64, 0, 64, 4, 4),
+    )
+)
+
+
+@triton.jit(do_not_specialize=["tiles_h", "tiles_w", "tiles_k", "stride", "padding", "steps"])
+def forward_kernel(
+    x,
+    w_a,
+    w_b,
+    y_a,
+    y_b,
+    tiles_h,
+    tiles_w,
+    tiles_k,
+    stride,
+    padding,
+    steps,
+    IM: tl.constexpr,
+    BH: tl.constexpr,
+    BW: tl.constexpr,
+    BC: tl.constexpr,
+    KA: tl.constexpr,
+    KB: tl.constexpr,
+):
+    """One program: a box of IM x BH x BW pixels by KA + KB output channels."""
+    pid = tl.program_id(0)
+    k = pid % tiles_k * (KA + KB)
+    tile = pid // tiles_k
+    j = tile % tiles_w * BW
+    i = tile // tiles_w % tiles_h * BH
+    n = tile // (tiles_w * tiles_h) * IM
+    acc_a = tl.zeros((IM * BH * BW, KA), dtype=tl.float32)
+    if KB > 0:
+        acc_b = tl.zeros((IM * BH * BW, KB), dtype=tl.float32)
+    for step in tl.range(0, 9 * steps):
+        tap = step // steps
+        c = step % steps * BC
+        a = tl.reshape(
+            x.load([n, i * stride + tap // 3 - padding, j * stride + tap % 3 - padding, c]), (IM * BH * BW, BC)
+        )
+        acc_a = tl.dot(a, tl.reshape(w_a.load([k, tap, c]), (KA, BC)).T, acc_a)
+        if KB > 0:
+            acc_b = tl.dot(a, tl.reshape(w_b.load([k + KA, tap, c]), (KB, BC)).T, acc_b)
+    y_a.store([n, i, j, k], tl.reshape(acc_a.to(y_a.dtype), (IM, BH, BW, KA)))
+    if KB > 0:
+        y_b.store([n, i, j, k + KA], tl.reshape(acc_b.to(y_b.dtype), (IM, BH, BW, KB)))
+
+
+def forward_box(shape: Shape, tile: Tile) -> Box:
+    if shape.stride > 1:
+        return tile.rows, 1, 1
+    return box(tile.rows, shape.n, shape.out_h, shape.out_w)
+
+
+def forward_work(shape: Shape, tile: Tile) -> int:
+    """Multiply-adds with this tile, those of padded blocks included."""
+    images, rows, columns = forward_box(shape, tile)
+    pixels = rounded(shape.n, images) * rounded(shape.out_h, rows) * rounded(shape.out_w, columns)
+    return 9 * pixels * rounded(shape.k, tile.width) * rounded(shape.c, tile.depth)
+
+
+def forward(x: Tensor, weight: Tensor, stride: int, padding: int, tile: Tile) -> Tensor:
+    """Return conv2d(x, weight), in channels_last."""
+    shape = Shape.of(x, weight, stride, padding)
+    images, rows, columns = forward_box(shape, tile)
+    y = torch.empty(shape.n, shape.out_h, shape.out_w, shape.k, dtype=x.dtype, device=x.device)
+    w = nhwc(weight).view(shape.k, 9, shape.c)
+    pixels, width, more = [images, rows, columns], tile.columns, tile.more or 16
+    tiles = (
+        blocks(shape.n, images),
+        blocks(shape.out_h, rows),
+        blocks(shape.out_w, columns),
+        blocks(shape.k, tile.width),
+    )
+    forward_kernel[(tiles[0] * tiles[1] * tiles[2] * tiles[3],)](
+        TensorDescriptor.from_tensor(nhwc(x), [*pixels, tile.depth]),
+        TensorDescriptor.from_tensor(w, [width, 1, tile.depth]),
+        TensorDescriptor.from_tensor(w, [more, 1, tile.depth]),
+        TensorDescriptor.from_tensor(y, [*pixels, width]),
+        TensorDescriptor.from_tensor(y, [*pixels, more]),
+        *tiles[1:],
+        stride,
+        padding,
+        blocks(shape.c, tile.depth),
+        IM=images,
+        BH=rows,
+        BW=columns,
+        BC=tile.depth,
+        KA=tile.columns,
+        KB=tile.more,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return y.permute(0, 3, 1, 2)

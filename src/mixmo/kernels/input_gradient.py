@@ -1,0 +1,140 @@
+"""The gradient of a 3x3 convolution by its input.
+
+    dx[n, h, w, c] = sum over u, v, k of dy[n, (h + p - u) / s, (w + p - v) / s, k] w[k, u, v, c]
+
+over the taps (u, v) for which the divisions by the stride s leave no rest, with dy = 0 outside. These taps are the same
+for all pixels of one class, h mod s and w mod s. For each class, a launch computes the pixels h = s i + r, w = s j + q:
+a stride-1 convolution of dy with some of the taps, the last first.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from mixmo.kernels.memory_format import nhwc
+from mixmo.kernels.shapes import Shape, Tile, blocks, box, named, rounded
+
+TILES = named(
+    (
+        Tile(256, 128, 32, 32, 8, 6),
+        Tile(256, 128, 32, 64, 8, 4),
+        Tile(128, 256, 64, 64, 8, 4),
+        Tile(256, 128, 0, 64, 8, 4),
+        Tile(128, 128, 0, 64, 4, 4),
+        Tile(128, 64, 0, 64, 4, 4),
+    )
+)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "tiles_h",
+        "tiles_w",
+        "tiles_c",
+        "stride",
+        "start_h",
+        "start_w",
+        "first_u",
+        "first_v",
+        "taps_h",
+        "taps_w",
+        "steps",
+    ]
+)
+def input_gradient_kernel(
+    dy,
+    w_a,
+    w_b,
+    dx_a,
+    dx_b,
+    tiles_h,
+    tiles_w,
+    tiles_c,
+    stride,
+    start_h,
+    start_w,
+    first_u,
+    first_v,
+    taps_h,
+    taps_w,
+    steps,
+    IM: tl.constexpr,
+    BH: tl.constexpr,
+    BW: tl.constexpr,
+    BK: tl.constexpr,
+    CA: tl.constexpr,
+    CB: tl.constexpr,
+):
+    """One program: a box of IM x BH x BW pixels of one class by CA + CB input channels."""
+    pid = tl.program_id(0)
+    c = pid % tiles_c * (CA + CB)
+    tile = pid // tiles_c
+    j = tile % tiles_w * BW
+    i = tile // tiles_w % tiles_h * BH
+    n = tile // (tiles_w * tiles_h) * IM
+    acc_a = tl.zeros((IM * BH * BW, CA), dtype=tl.float32)
+    if CB > 0:
+        acc_b = tl.zeros((IM * BH * BW, CB), dtype=tl.float32)
+    for step in tl.range(0, taps_h * taps_w * steps):
+        tap = step // steps
+        k = step % steps * BK
+        up = tap // taps_w
+        left = tap % taps_w
+        uv = (first_u + stride * up) * 3 + first_v + stride * left
+        a = tl.reshape(dy.load([n, i + start_h - up, j + start_w - left, k]), (IM * BH * BW, BK))
+        acc_a = tl.dot(a, tl.reshape(w_a.load([k, uv, c]), (BK, CA)), acc_a)
+        if CB > 0:
+            acc_b = tl.dot(a, tl.reshape(w_b.load([k, uv, c + CA]), (BK, CB)), acc_b)
+    dx_a.store([n, i, j, c], tl.reshape(acc_a.to(dx_a.dtype), (IM, BH, BW, CA)))
+    if CB > 0:
+        dx_b.store([n, i, j, c + CA], tl.reshape(acc_b.to(dx_b.dtype), (IM, BH, BW, CB)))
+
+
+def input_gradient_work(shape: Shape, tile: Tile) -> int:
+    """Multiply-adds with this tile, those of padded blocks included."""
+    h, w = blocks(shape.h, shape.stride), blocks(shape.w, shape.stride)
+    images, rows, columns = box(tile.rows, shape.n, h, w)
+    pixels = rounded(shape.n, images) * rounded(h, rows) * rounded(w, columns)
+    return 9 * pixels * rounded(shape.c, tile.width) * rounded(shape.k, tile.depth)
+
+
+def input_gradient(dy: Tensor, weight: Tensor, size: tuple[int, int], stride: int, padding: int, tile: Tile) -> Tensor:
+    """Return the gradient by an input of this height and width, in channels_last."""
+    n, k = dy.shape[:2]
+    c, (h, w) = weight.shape[1], size
+    dx = torch.empty(n, h, w, c, dtype=dy.dtype, device=dy.device)
+    dy_nhwc, weights = nhwc(dy), nhwc(weight).view(k, 9, c)
+    for r in range(min(stride, h)):
+        for q in range(min(stride, w)):
+            part = dx[:, r::stride, q::stride]
+            first_u, first_v = (r + padding) % stride, (q + padding) % stride
+            images, rows, columns = box(tile.rows, n, part.shape[1], part.shape[2])
+            pixels, width, more = [images, rows, columns], tile.columns, tile.more or 16
+            tiles = blocks(part.shape[1], rows), blocks(part.shape[2], columns), blocks(c, tile.width)
+            input_gradient_kernel[(blocks(n, images) * tiles[0] * tiles[1] * tiles[2],)](
+                TensorDescriptor.from_tensor(dy_nhwc, [*pixels, tile.depth]),
+                TensorDescriptor.from_tensor(weights, [tile.depth, 1, width]),
+                TensorDescriptor.from_tensor(weights, [tile.depth, 1, more]),
+                TensorDescriptor.from_tensor(part, [*pixels, width]),
+                TensorDescriptor.from_tensor(part, [*pixels, more]),
+                *tiles,
+                stride,
+                (r + padding) // stride,
+                (q + padding) // stride,
+                first_u,
+                first_v,
+                len(range(first_u, 3, stride)),
+                len(range(first_v, 3, stride)),
+                blocks(k, tile.depth),
+                IM=images,
+                BH=rows,
+                BW=columns,
+                BK=tile.depth,
+                CA=tile.columns,
+                CB=tile.more,
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+            )
+    return dx.permute(0, 3, 1, 2)

@@ -1,0 +1,106 @@
+"""Training with kernels that are chosen: where they cannot run nothing changes, and where they can the losses agree."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mixmo import UserError, data
+from mixmo.engine import Runtime, convolutions, train
+from mixmo.engine.benchmark import benchmark
+from mixmo.engine.convolutions import choose_kernels, layer_shapes
+from mixmo.engine.distributed import World
+from mixmo.engine.initialization import fresh_network
+from mixmo.kernels import ops
+from mixmo.kernels.choice import Choice
+from mixmo.kernels.layer import Conv3x3
+from mixmo.kernels.shapes import Shape
+from mixmo.recipes import named
+
+CPU = torch.device("cpu")
+RECIPE = named("digits/cut-mixmo").replace(width=1, batch_size=64, repetition=2, precision="bf16")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Shape, str]]:
+    """Stand in for a GPU on which Triton wins every weight gradient; what it computes is torch's. Return the keys."""
+    seen: list[tuple[Shape, str]] = []
+
+    def choose(shape: Shape, direction: str, dtype: torch.dtype, device: torch.device) -> Choice:
+        seen.append((shape, direction))
+        return Choice("tile" if direction == "weight" else ops.CUDNN, 1.0, "tile", 0.5)
+
+    compute: Callable[..., Tensor] = ops.compute
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(convolutions, "available", lambda _: True)
+    monkeypatch.setattr(convolutions, "environment", lambda _: "here")
+    monkeypatch.setattr(convolutions, "choose", choose)
+    monkeypatch.setattr(ops, "compute", lambda direction, kernel, *rest: compute(direction, ops.CUDNN, *rest))
+    return seen
+
+
+def chosen(precision: str = "bf16") -> tuple[nn.Module, list[convolutions.Convolutions]]:
+    net = fresh_network(RECIPE, data.load("digits"))
+    return net, choose_kernels(net, (1, 8, 8), 64, precision, CPU, World())
+
+
+def test_without_a_gpu_nothing_changes() -> None:
+    net, found = chosen()
+    assert found == []
+    assert not any(isinstance(layer, Conv3x3) for layer in net.modules())
+
+
+def test_float32_keeps_cudnn(measured: list[tuple[Shape, str]]) -> None:
+    assert chosen("fp32")[1] == measured == []
+
+
+def test_each_shape_and_direction_is_measured_once_and_remembered(measured: list[tuple[Shape, str]]) -> None:
+    shapes = set(layer_shapes(fresh_network(RECIPE, data.load("digits")), (1, 8, 8), 64).values())
+    net, found = chosen()
+    assert len(measured) == 3 * len(shapes) == len(set(measured)) == len(found)
+    assert sum(each.layers for each in found) == 3 * sum(isinstance(layer, Conv3x3) for layer in net.modules())
+    again, second = chosen()
+    assert second == found
+    assert len(measured) == len(found)
+    assert list(again.state_dict()) == list(fresh_network(RECIPE, data.load("digits")).state_dict())
+
+
+def test_what_fails_while_it_is_measured_leaves_cudnn(
+    measured: list[tuple[Shape, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Choice:
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr(convolutions, "choose", fail)
+    net, found = chosen()
+    assert found == []
+    assert not any(isinstance(layer, Conv3x3) for layer in net.modules())
+
+
+def test_training_gives_the_same_losses(
+    measured: list[tuple[Shape, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = RECIPE.replace(epochs=1, batch_size=256)
+    losses = []
+    for kernels in ("cudnn", "auto"):
+        run = train(recipe, tmp_path / kernels, Runtime(device="cpu", kernels=kernels), until=4)  # type: ignore[arg-type]
+        state = next((run.path / "checkpoints").glob("*/state.json"))
+        losses.append(json.loads(state.read_text())["meter"][0])
+    assert measured
+    assert measured[0][0].n == 256
+    assert "Triton for " in capsys.readouterr().err
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_benchmark_lists_the_choices(measured: list[tuple[Shape, str]]) -> None:
+    *_, result = benchmark(RECIPE.replace(batch_size=32), CPU, kernels="auto", seconds=0.001, repeats=1)
+    assert {each.direction for each in result.convolutions} == {"forward", "input", "weight"}
+    assert {each.shape.n for each in result.convolutions} == {32}
+
+
+def test_other_kernels_are_rejected() -> None:
+    with pytest.raises(UserError, match="cudnn or auto"):
+        Runtime(kernels="triton")  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""What the kernels compute, in Triton's interpreter on the CPU: run by test_kernels.py in a process of its own.
+
+In float16, since the interpreter has no bfloat16 products.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from mixmo.kernels.directions import DIRECTIONS
+from mixmo.kernels.ops import CUDNN, compute, conv3x3
+from mixmo.kernels.shapes import Shape, Tile
+from mixmo.kernels.weight_gradient import weight_gradient
+
+ODD = [
+    Shape(1, 8, 3, 3, 8, 1, 1),
+    Shape(2, 24, 7, 5, 40, 1, 1),
+    Shape(3, 40, 4, 5, 8, 1, 0),
+    Shape(3, 16, 7, 7, 24, 2, 0),
+    Shape(2, 8, 5, 8, 24, 2, 1),
+    Shape(1, 8, 2, 1, 8, 2, 1),
+]
+SMALL = [Tile(32, 16, 0, 16, 4, 2), Tile(16, 16, 16, 32, 4, 2, waves=9)]
+
+
+def operands(shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x, weight and dy."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = shape.input, (shape.k, shape.c, 3, 3), shape.output
+    x, weight, dy = (torch.randn(size, generator=generator).half() for size in sizes)
+    return x.to(memory_format=torch.channels_last), weight, dy  # and two that the kernels have to copy
+
+
+def reference(x: Tensor, weight: Tensor, dy: Tensor, stride: int, padding: int) -> dict[str, Tensor]:
+    """Return y, dx and dw, tap by tap in float64."""
+    x, weight, dy = x.double(), weight.double(), dy.double()
+    padded = torch.nn.functional.pad(x, [padding] * 4)
+    y, dx, dw = torch.zeros_like(dy), torch.zeros_like(padded), torch.zeros_like(weight)
+    out_h, out_w = dy.shape[2:]
+    for u in range(3):
+        for v in range(3):
+            seen = (..., slice(u, u + stride * out_h, stride), slice(v, v + stride * out_w, stride))
+            window = padded[seen][..., :out_h, :out_w]
+            y += torch.einsum("ncij,kc->nkij", window, weight[..., u, v])
+            dw[..., u, v] = torch.einsum("nkij,ncij->kc", dy, window)
+            dx[seen][..., :out_h, :out_w] += torch.einsum("nkij,kc->ncij", dy, weight[..., u, v])
+    h, w = x.shape[2:]
+    return {"forward": y, "input": dx[..., padding : padding + h, padding : padding + w], "weight": dw}
+
+
+def check(direction: str, shape: Shape, tile: Tile) -> None:
+    x, weight, dy = operands(shape)
+    found = DIRECTIONS[direction].compute(x, weight, dy, shape.stride, shape.padding, tile)
+    expected = reference(x, weight, dy, shape.stride, shape.padding)[direction]
+    assert found.dtype == torch.float16
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert (found - expected).norm() / expected.norm() < 4e-4  # float16 rounds by 1 / 2,048 at most
+
+
+@pytest.mark.parametrize("shape", ODD, ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_kernel_agrees_with_float64(direction: str, shape: Shape) -> None:
+    for tile in SMALL:
+        check(direction, shape, tile)
+
+
+@pytest.mark.parametrize(
+    ("direction", "name"), [(direction, name) for direction, kernel in DIRECTIONS.items() for name in kernel.tiles]
+)
+def test_every_tile_agrees_with_float64(direction: str, name: str) -> None:
+    check(direction, Shape(2, 40, 5, 5, 72, 1, 1), DIRECTIONS[direction].tiles[name])
+
+
+def test_the_weight_gradient_is_the_same_every_time_and_for_every_split() -> None:
+    x, _, dy = operands(Shape(3, 8, 6, 6, 8, 1, 1))
+    first, again, other = (weight_gradient(x, dy, 1, 1, Tile(32, 16, 0, 16, 4, 2, waves)) for waves in (4, 4, 1))
+    assert torch.equal(first, again)
+    assert (first - other).abs().max() < 1e-2 * other.abs().max()
+
+
+def test_an_image_that_diverged_spoils_no_other() -> None:
+    """What a box reads outside of the image is zero, not the next image."""
+    x, weight, _ = operands(Shape(2, 8, 5, 5, 8, 1, 1))
+    x[1] = float("nan")
+    y = DIRECTIONS["forward"].compute(x, weight, x, 1, 1, SMALL[0])
+    assert y[0].isfinite().all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_each_direction_of_the_operator_is_computed_by_its_kernel(compiled: bool) -> None:
+    """Forward by torch, the gradient by the input by one tile, that by the weights by another."""
+    shape = Shape(1, 8, 4, 4, 8, 1, 1)
+    tiles = [next(iter(DIRECTIONS[direction].tiles)) for direction in ("input", "weight")]
+    x, weight, dy = operands(shape)
+    x.requires_grad_()
+    weight.requires_grad_()
+
+    def loss(x: Tensor, weight: Tensor) -> Tensor:
+        return (conv3x3(x, weight, 1, 1, CUDNN, *tiles) * dy).sum()
+
+    (torch.compile(loss, backend="aot_eager", fullgraph=True) if compiled else loss)(x, weight).backward()
+    with torch.no_grad():
+        torch.testing.assert_close(x.grad, compute("input", tiles[0], x, weight, dy, 1, 1), rtol=0, atol=0)
+        torch.testing.assert_close(weight.grad, compute("weight", tiles[1], x, weight, dy, 1, 1), rtol=0, atol=0)

@@ -1,0 +1,38 @@
+"""The Triton kernels: what they compute, in the interpreter, and what they need on a Hopper GPU, as compiled for it."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mixmo.kernels.shapes import Shape
+
+pytest.importorskip("triton")
+HERE = Path(__file__).resolve().parent
+
+
+def test_what_the_kernels_compute() -> None:
+    """Triton reads when it is imported whether it interprets, so in a process of its own."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "interpreted.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE.parents[1])
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("direction", ["forward", "input", "weight"])
+def test_a_kernel_compiles_for_hopper_without_spilling(
+    direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mixmo.kernels.directions import DIRECTIONS
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    program = runpy.run_path(str(HERE.parents[1] / "benchmarks" / "convolutions_compile.py"))
+    tile = next(iter(DIRECTIONS[direction].tiles.values()))
+    built = program["compile_direction"](direction, Shape(256, 160, 32, 32, 160, 1, 1), tile, torch.bfloat16)
+    assert all(each.fits for each in built)
+    assert built[0].products > 0
