@@ -22,11 +22,11 @@ from mixmo.models.metadata import About
 from mixmo.storage import checksums
 from mixmo.storage.files import staging_folder
 from mixmo.storage.weights import load_state, load_weights, save_tensors, stored_shapes, to_bfloat16
+from mixmo.surgery.eval_view import in_eval_mode
 from mixmo.surgery.probe import input_size
 from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError, check_path, first_line
-from mixmo.utils.eval_mode import evaluating
 
 CARD = "README.md"
 
@@ -71,8 +71,8 @@ def save_pretrained(
     net = rounded(net) if half else net
     size = input_size(net) if about is None else about.size
     images = torch.rand(2, *size, generator=torch.Generator().manual_seed(0), device="cpu").to(next(net.parameters()))
-    with torch.no_grad(), evaluating(net):
-        logits = net.each(images)
+    with torch.no_grad():
+        logits = in_eval_mode(net).each(images)
     if not logits.isfinite().all():
         raise UserError("the network outputs NaN or infinite values; check whether its training diverged")
     with staging_folder(folder.absolute()) as temporary:

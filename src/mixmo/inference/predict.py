@@ -14,6 +14,7 @@ from mixmo.inference.prediction import Prediction
 from mixmo.inference.preparation import resize_and_crop
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.models.network import Ensemble, Network
+from mixmo.surgery.eval_view import in_eval_mode
 from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import autocast
 from mixmo.utils.errors import UserError, check_whole, first_line
@@ -38,9 +39,12 @@ def predict(
     gets M / images_per_pass members, or one more where this is no whole number; fewer logits of another image are then
     followed by their mean. A prediction then depends a little on the other images of its pass.
 
+    Several threads may predict with one network, also while another trains it: a network in training mode predicts by
+    a copy that shares its weights, which takes some milliseconds more. Only its mode must not change meanwhile.
+
     Args:
         nets: A network of `mixmo.create`, `mixmo.wrap` or `mixmo.load`; or several, whose members form one ensemble. It
-            runs in eval mode and is left as it was.
+            predicts in eval mode and is left as it was.
         images: Float (N, C, H, W), normalised as in training. Or uint8 (N, H, W, C) or (N, C, H, W) if `net.about` is
             set: they are normalised, and first resized and centre-cropped if their size is not that of `net.about`.
         images_per_pass: Different images per forward pass, 1 to M.
@@ -70,8 +74,8 @@ def predict(
         check_multiplex(net, images_per_pass)
     if calibration is None and len(nets) == 1 and images_per_pass == 1 and nets[0].about is not None:
         calibration = nets[0].about.calibration
-    with evaluating(*nets):
-        parts = [_logits(net, pixels, images_per_pass, batch_size) for net in nets]
+    used = [in_eval_mode(net, images_per_pass) for net in nets]
+    parts = [_logits(net, pixels, images_per_pass, batch_size) for net in used]
     classes = sorted({logits.shape[-1] for logits in parts})
     if len(classes) > 1:
         raise UserError(f"the networks have {classes} classes; those of one ensemble must have the same")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mixmo.models.network import Ensemble, Network
+from mixmo.surgery.eval_view import in_eval_mode
 from mixmo.surgery.find import replace
 from mixmo.surgery.probe import close, frozen, input_size, random_images, relative
 from mixmo.surgery.sharing import summed
@@ -42,8 +43,8 @@ def fold(net: E) -> E:
     if net.members == 1:
         return folded
     images = random_images(net, input_size(net))
-    with frozen(net, folded), torch.no_grad():
-        expected, logits = net.each(images), folded.each(images)
+    with frozen(folded), torch.no_grad():
+        expected, logits = in_eval_mode(net).each(images), folded.each(images)
     if close(logits, expected):
         return folded
     if images.dtype != torch.float64:

@@ -33,6 +33,9 @@ class Copies(nn.Module):
                 raise
             return getattr(self.copies[0], name)
 
+    def reset(self) -> None:
+        """Forget what a call has given this layer."""
+
 
 class Encoders(Copies):
     """M stems and the mixing block.
@@ -51,6 +54,9 @@ class Encoders(Copies):
         device = next((p.device for p in self.copies.parameters()), None)
         self.register_buffer("others", torch.empty(0, device=device), persistent=False)
         self.register_buffer("coefficients", torch.empty(0, device=device), persistent=False)
+
+    def reset(self) -> None:
+        self.others, self.coefficients = self.others.new_empty(0), self.coefficients.new_empty(0)
 
     def forward(self, image: Tensor) -> Tensor:
         if self.others.shape == STOP.shape:
@@ -86,6 +92,9 @@ class Heads(Copies):
         self.follows = follows  # other heads, as a normalisation of logits does: each copy reads its member's logits
         self.register_buffer("visible", None, persistent=False)
 
+    def reset(self) -> None:
+        self.visible = None
+
     def forward(self, features: Tensor) -> Tensor:
         count = len(self.copies)
         if self.follows:
@@ -105,6 +114,9 @@ class Pooling(Copies):
         self.layout = layout  # of the feature maps: NCHW or NHWC
         self.flat = flat  # the output is (N, F), without sides of one
         self.register_buffer("visible", None, persistent=False)
+
+    def reset(self) -> None:
+        self.visible = None
 
     def forward(self, features: Tensor) -> Tensor:
         if self.visible is None:

@@ -1,4 +1,4 @@
-"""Switch networks to eval mode for a while."""
+"""Switch networks that no other thread uses to eval mode for a while; others by `mixmo.surgery.eval_view`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
