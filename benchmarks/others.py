@@ -39,6 +39,7 @@ from mixmo.reproduce.execute import run_here
 from mixmo.reproduce.pages import others_table
 from mixmo.reproduce.store import Store
 from mixmo.storage.files import atomic_write
+from mixmo.utils.signals import Stopped
 
 MEMBERS = 4
 ALPHA = 2  # of Packed-Ensembles: the network is so many times as wide, in MEMBERS groups
@@ -240,7 +241,10 @@ def main() -> None:
     runtime = Runtime(device=given.device, data=given.data, compile=given.compile, quiet=True)
     rows, store = methods(given.smoke), Store(given.out)
     needed = dict.fromkeys(recipe for method in rows for recipe in method.recipes)
-    failures = run_here([recipe for recipe in needed if store.find(recipe) is None], store, runtime)
+    try:
+        failures = run_here([recipe for recipe in needed if store.find(recipe) is None], store, runtime)
+    except Stopped as stopped:
+        raise SystemExit(str(stopped)) from None
     found = [made for method in rows if (made := row(method, Store(given.out), runtime.resolve())) is not None]
     with atomic_write(given.out / "others.json") as temporary:
         temporary.write_text(json.dumps(found, indent=1) + "\n")

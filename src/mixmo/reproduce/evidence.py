@@ -134,8 +134,8 @@ def rows(results: Path, patterns: Sequence[str]) -> list[Row]:
 
 
 def _method(recipe: Recipe) -> str:
-    dataset = next(name for name, protocol in PROTOCOLS.items() if protocol.changes["dataset"] == recipe.dataset)
-    return nearest_method(recipe, dataset)
+    known = (name for name, protocol in PROTOCOLS.items() if protocol.changes["dataset"] == recipe.dataset)
+    return nearest_method(recipe, next(known, "cifar100"))
 
 
 def _ensemble(results: Path, path: Path) -> Row:

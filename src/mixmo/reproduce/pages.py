@@ -163,14 +163,14 @@ def beyond_table(results: Path, words: Sequence[str]) -> Lines:
         cells = [cell for name, each in found.items() if name.startswith("corrupted ") for cell in each.values()]
         usual = [cell["top1"] for name in COMMON for cell in found[f"corrupted {name}"].values()]
         pooled = {name: sum(cell[name] for cell in cells) / len(cells) for name in ("top1", "top5", "nll")}
-        ood = [found[f"ood {name}"]["entropy"] for name in ("cifar10", "tiny-imagenet", "noise")]
+        ood = [found.get(f"ood {name}", {}).get("entropy") for name in ("cifar10", "tiny-imagenet", "noise")]
         lines.append(
             [
                 *(f"`{path.stem}`", str(found["corrupted"] or "all")),
                 *(f"{100 * pooled['top1']:.1f}", f"{100 * pooled['top5']:.1f}", f"{pooled['nll']:.2f}"),
                 f"{100 - 100 * sum(usual) / len(usual):.1f}",
                 str(found["images"] or "all"),
-                *[f"{100 * each['auroc']:.1f}, {100 * each['fpr95']:.1f}" for each in ood],
+                *[f"{100 * each['auroc']:.1f}, {100 * each['fpr95']:.1f}" if each else "" for each in ood],
             ]
         )
     return lines
