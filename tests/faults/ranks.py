@@ -92,7 +92,7 @@ class Job(NamedTuple):
 
 
 def start(folder: Path, fault: Fault = Fault(), resume: bool = False) -> Job:  # noqa: B008
-    """Run two processes; when one has ended, send SIGTERM to the other, and after 30 s SIGKILL, as torchrun does."""
+    """Run two processes; if one fails, send SIGTERM to the other, and after 30 s SIGKILL, as torchrun does."""
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
     if not fault.port_taken:
@@ -106,10 +106,11 @@ def start(folder: Path, fault: Fault = Fault(), resume: bool = False) -> Job:  #
         for rank, process in enumerate(ranks):
             if rank not in statuses and (found := os.waitpid(process, os.WNOHANG))[0]:
                 statuses[rank] = os.waitstatus_to_exitcode(found[1])
-                until = time.monotonic() + 30
-                for other in set(ranks) - {process}:
-                    with suppress(ProcessLookupError):
-                        os.kill(other, signal.SIGTERM)
+                if statuses[rank]:
+                    until = min(until, time.monotonic() + 30)
+                    for other in set(ranks) - {process}:
+                        with suppress(ProcessLookupError):
+                            os.kill(other, signal.SIGTERM)
         time.sleep(0.05)
     for rank in {0, 1} - statuses.keys():
         os.kill(ranks[rank], signal.SIGKILL)
@@ -167,5 +168,5 @@ if __name__ == "__main__":
         for name in chosen:
             (Path(made) / name).mkdir()
             problems += [problem] if (problem := inject(name, Path(made) / name)) else []
-        print("\n".join(problems) or "all ended within a minute, named the process, and resumed")
+        print("\n".join(problems) or "all ended within a minute with its sentence, and resumed")
         sys.exit(bool(problems))
