@@ -181,11 +181,14 @@ def trial(fault: Fault, events: int, expected: dict[str, Any], folder: Path, cha
         kept = last_checkpoint(disk) >= first.checkpoint
         if first.status:
             last = run(folder, None, resume=True)
-        same = not last.status and content(disk / "run", training=True) == expected
+        found = content(disk / "run", training=True)
     finally:
         unmount(disk)
-    story = f"from event {begin} to {end or 'the end'}: {first}, then {last}; plain {plain}, kept {kept}, same {same}"
-    return first.status == 0, "" if plain and kept and same else story
+    others = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    story = (
+        f"from event {begin} to {end or 'the end'}: {first}, then {last}; plain {plain}, kept {kept}, others {others}"
+    )
+    return first.status == 0, "" if plain and kept and not (last.status or others) else story
 
 
 def main_() -> int:

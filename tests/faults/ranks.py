@@ -70,6 +70,7 @@ class Fault(NamedTuple):
     install: Callable[[], Any] = int  # nothing
     options: tuple[str, ...] = ()  # of its command only
     named: str = "process 1"  # what the errors must say
+    port_taken: bool = False
 
 
 FAULTS = {
@@ -78,6 +79,7 @@ FAULTS = {
     "slow": Fault(in_step(7, lambda: time.sleep(30))),
     "out of memory": Fault(in_step(7, out_of_memory)),
     "killed at the start": Fault(signalled(signal.SIGKILL), named=""),  # torchrun names it
+    "port taken": Fault(named="EADDRINUSE", port_taken=True),
     "another recipe": Fault(options=("--lr", "0.3"), named="(process 1): "),
     "other data": Fault(changed_digits, named="process 1 has another data than process 0 (images"),
 }
@@ -90,9 +92,11 @@ class Job(NamedTuple):
 
 
 def start(folder: Path, fault: Fault = Fault(), resume: bool = False) -> Job:  # noqa: B008
-    """Run two processes; when one has ended, send SIGTERM to the other, and after 30 s SIGKILL, as torchrun does."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    """Run two processes; if one fails, send SIGTERM to the other, and after 30 s SIGKILL, as torchrun does."""
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    if not fault.port_taken:
+        server.close()
     began, log = time.monotonic(), folder / "log"
     log.unlink(missing_ok=True)
     ranks = [fork(rank, port, folder, log, fault if rank else Fault(), resume) for rank in range(2)]
@@ -102,14 +106,16 @@ def start(folder: Path, fault: Fault = Fault(), resume: bool = False) -> Job:  #
         for rank, process in enumerate(ranks):
             if rank not in statuses and (found := os.waitpid(process, os.WNOHANG))[0]:
                 statuses[rank] = os.waitstatus_to_exitcode(found[1])
-                until = time.monotonic() + 30
-                for other in set(ranks) - {process}:
-                    with suppress(ProcessLookupError):
-                        os.kill(other, signal.SIGTERM)
+                if statuses[rank]:
+                    until = min(until, time.monotonic() + 30)
+                    for other in set(ranks) - {process}:
+                        with suppress(ProcessLookupError):
+                            os.kill(other, signal.SIGTERM)
         time.sleep(0.05)
     for rank in {0, 1} - statuses.keys():
         os.kill(ranks[rank], signal.SIGKILL)
         statuses[rank] = os.waitstatus_to_exitcode(os.waitpid(ranks[rank], 0)[1])
+    server.close()
     return Job([statuses[0], statuses[1]], log.read_text(), time.monotonic() - began)
 
 
@@ -162,5 +168,5 @@ if __name__ == "__main__":
         for name in chosen:
             (Path(made) / name).mkdir()
             problems += [problem] if (problem := inject(name, Path(made) / name)) else []
-        print("\n".join(problems) or "all ended within a minute, named the process, and resumed")
+        print("\n".join(problems) or "all ended within a minute with its sentence, and resumed")
         sys.exit(bool(problems))
