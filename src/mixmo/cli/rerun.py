@@ -49,11 +49,11 @@ def _print(found: RunDifference) -> None:
         print_table(grid("environment", "run", "rerun", rows=rows, words=3))
     else:
         print_line("the same environment: the results must be identical")
-    rows = [
+    scores = [
         (each.score, number(each.first), number(each.second), number(each.second - each.first), number(each.tolerance))
         for each in found.scores
     ]
-    print_table(grid("score", "run", "rerun", "difference", "tolerance", rows=rows))
+    print_table(grid("score", "run", "rerun", "difference", "tolerance", rows=scores))
     if found.files:
         print_line(f"not identical: {', '.join(found.files)}")
     else:

@@ -224,7 +224,7 @@ class Trainer:
     def images_of(self, step: int) -> list[int]:
         """Return the numbers of the training images of a step, among those that are not held out."""
         epoch, place = divmod(step, self.schedule.steps_per_epoch)
-        return self.plan(epoch).unique[place].tolist()  # type: ignore[no-any-return]
+        return self.plan(epoch).unique[place].tolist()
 
     def plan(self, epoch: int) -> Plan:
         """Draw the order of the samples of an epoch."""
