@@ -36,7 +36,7 @@ def test_train(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "runs" / "a").symlink_to(runs[0].path)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(blocks("train.md")[0], names)
+    exec(blocks("train.md")[1], names)
     assert len(names["curve"]) == 2
     assert names["logits_MNK"].shape == (2, 360, 10)
 
