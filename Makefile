@@ -1,13 +1,14 @@
 # make demo    set up, train on the embedded digits, show the result (a few minutes on two cores)
 # make test    set up, then ruff, mypy, the import contract, the documentation and all tests
 # make quick   ruff and the fast tests (a minute on two cores)
+# make fuzz    damage files of strangers and read them: 10,000 of each kind (half an hour); COUNT=100 SEED=1
 # make docs    build the documentation into site/, strictly
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
 PYTHON ?= python3
 BIN := .venv/bin
 QUICK := mixing metrics calibration augment inference recipes models utils
 
-.PHONY: setup demo test quick lint docs browser format clean
+.PHONY: setup demo test quick fuzz lint docs browser format clean
 
 setup: .venv/ready
 
@@ -40,6 +41,9 @@ quick: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pytest -n 2 -m "not slow" $(addprefix tests/,$(QUICK))
+
+fuzz: setup
+	$(BIN)/python tests/faults/fuzz.py --count $(or $(COUNT),10000) --seed $(or $(SEED),0)
 
 format: setup
 	$(BIN)/ruff check --fix .
