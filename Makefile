@@ -7,7 +7,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 CLIENTS ?= 500
-HOSTILE ?= 1000
+HOSTILE ?= 300
 SEED ?= 0
 QUICK := mixing metrics calibration augment inference recipes models utils
 
