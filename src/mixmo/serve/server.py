@@ -3,6 +3,7 @@
 import contextlib
 import ipaddress
 import socket
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from mixmo.utils.errors import UserError
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 SHORTEST_TOKEN = 16
-TICKS = 10  # of uvicorn in a second
+TICKS = 3  # of uvicorn, ten in a second: in which it reads all that has arrived
 GRACE = 10  # seconds that requests have to end when the service is stopped
 
 
@@ -91,27 +92,27 @@ class Server(uvicorn.Server):
             )
         )
         self.ready, self.seconds = ready, seconds
-        self._waiting: dict[Any, tuple[Any, int]] = {}  # connections: their last request, ticks since then
+        self._waiting: dict[Any, tuple[Any, float, int]] = {}  # connections: last request, since when, ticks since
 
     async def on_tick(self, counter: int) -> bool:
-        self._close_waiting()
+        self._close_waiting(time.monotonic())
         return await super().on_tick(counter)
 
-    def _close_waiting(self) -> None:
+    def _close_waiting(self, now: float) -> None:
         """Close the connections that wait for a head, or for their client to read, for too long.
 
-        Ticks are counted instead of seconds: where the service itself was busy, it may have read nothing meanwhile.
+        Ticks are counted too: where the service itself was busy, it may have read nothing meanwhile.
         """
-        waiting: dict[Any, tuple[Any, int]] = {}
+        waiting: dict[Any, tuple[Any, float, int]] = {}
         connection: Any  # whichever protocol; it is that of h11
         for connection in self.server_state.connections:
             last = connection.cycle
             if last is None or last.response_complete or connection.transport.is_closing():
-                before, ticks = self._waiting.get(connection, (last, 0))
-                waiting[connection] = (last, ticks + 1 if before is last else 0)
+                before, since, ticks = self._waiting.get(connection, (last, now, 0))
+                waiting[connection] = (last, since, ticks + 1) if before is last else (last, now, 0)
         self._waiting = waiting
-        for connection, (_, ticks) in waiting.items():
-            if ticks > TICKS * self.seconds:
+        for connection, (_, since, ticks) in waiting.items():
+            if ticks >= TICKS and now - since > self.seconds:
                 connection.transport.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
