@@ -1,7 +1,4 @@
-"""Compile every kernel of `mixmo.kernels` for Hopper ahead of time, without a GPU; report what a program needs.
-
-PYTHONPATH=src python benchmarks/convolutions.py --compile-only
-"""
+"""Compile the kernels of `mixmo.kernels` for Hopper ahead of time, without a GPU; report what a program needs."""
 
 import re
 import subprocess
@@ -14,18 +11,14 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mixmo.kernels import forward, input_gradient, weight_gradient
 from mixmo.kernels.directions import DIRECTIONS
 from mixmo.kernels.shapes import Shape, Tile
 
-HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024  # bytes that a program may use there
 MODULES = (forward, input_gradient, weight_gradient)
 KERNELS = [(module, name) for module in MODULES for name in vars(module) if name.endswith("_kernel")]
-TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
 class Compiled(NamedTuple):
@@ -40,83 +33,66 @@ class Compiled(NamedTuple):
         return self.shared <= SHARED and self.spilled <= 64
 
 
-class Launch(NamedTuple):
-    kernel: Any
-    args: tuple[Any, ...]
-    settings: dict[str, Any]
+class Hopper:
+    """Stands for the driver of a GPU; only compiles."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
 
 
-class Recorder:
-    """Stands for a kernel: notes how it is launched."""
+class Compiler:
+    """Stands for a kernel: compiles it where it would be launched."""
 
-    def __init__(self, kernel: Any, launches: list[Launch]) -> None:
-        self.kernel, self.launches = kernel, launches
+    def __init__(self, kernel: Any, built: list[Any]) -> None:
+        self.kernel, self.built = kernel, built
 
-    def __getitem__(self, _: Any) -> Any:
-        return lambda *args, **settings: self.launches.append(Launch(self.kernel, args, settings))
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args, **settings: self.built.append(self.kernel.warmup(*args, grid=grid, **settings))
 
 
 @contextmanager
-def recorded() -> Iterator[list[Launch]]:
-    """Note the launches of all kernels instead of launching them."""
-    launches: list[Launch] = []
+def compiled() -> Iterator[list[Any]]:
+    """Compile the kernels that are launched inside, instead of launching them."""
+    built: list[Any] = []
     kernels = [(module, name, getattr(module, name)) for module, name in KERNELS]
+    triton.runtime.driver.set_active(Hopper())
     try:
         for module, name, kernel in kernels:
-            setattr(module, name, Recorder(kernel, launches))
-        yield launches
+            setattr(module, name, Compiler(kernel, built))
+        yield built
     finally:
+        triton.runtime.driver.set_active(None)  # the next to ask finds that of this machine
         for module, name, kernel in kernels:
             setattr(module, name, kernel)
 
 
 def compile_direction(direction: str, shape: Shape, tile: Tile, dtype: torch.dtype) -> list[Compiled]:
     """Compile what computes one direction of a convolution with one tile."""
-    x, dy, weight = (
+    x, weight, dy = (
         torch.empty(size, dtype=dtype, device="meta", memory_format=torch.channels_last)
-        for size in (
-            (shape.n, shape.c, shape.h, shape.w),
-            (shape.n, shape.k, shape.out_h, shape.out_w),
-            (shape.k, shape.c, 3, 3),
-        )
+        for size in (shape.input, (shape.k, shape.c, 3, 3), shape.output)
     )
-    with recorded() as launches:
+    with compiled() as built:
         DIRECTIONS[direction].compute(x, weight, dy, shape.stride, shape.padding, tile)
-    return [compile_launch(launch) for launch in launches]
+    return [report(each) for each in built]
 
 
-def compile_launch(launch: Launch) -> Compiled:
-    kernel, names = launch.kernel, launch.kernel.arg_names
-    constants = {name: value for name, value in launch.settings.items() if name in names}
-    options = {name: value for name, value in launch.settings.items() if name not in names}
-    given = dict(zip(names, launch.args, strict=False))
-    signature = {name: "constexpr" if name in constants else kind(given[name]) for name in names}
-    aligned = {
-        (position,): [["tt.divisibility", 16]]
-        for position, name in enumerate(names)
-        if isinstance(given.get(name), torch.Tensor)
-    }
-    built: Any = triton.compile(ASTSource(kernel, signature, constants, aligned), target=HOPPER, options=options)
-    registers, spilled = assembled(built.asm["ptx"])
-    products = built.asm["ptx"].count("wgmma.mma_async")
-    return Compiled(kernel.__name__, registers, spilled, built.metadata.shared, products)
-
-
-def kind(value: Any) -> str:
-    if isinstance(value, TensorDescriptor):
-        return f"tensordesc<{TYPES[value.base.dtype]}{list(value.block_shape)}>"
-    return f"*{TYPES[value.dtype]}" if isinstance(value, torch.Tensor) else "i32"
-
-
-def assembled(ptx: str) -> tuple[int, int]:
-    """Return the registers per thread and the bytes spilled, as ptxas reports them."""
+def report(built: Any) -> Compiled:
+    """Return what ptxas reports: registers per thread, bytes spilled."""
+    ptx, ptxas = built.asm["ptx"], triton.knobs.nvidia.ptxas.path
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        ptxas = triton.knobs.nvidia.ptxas.path
         command = [ptxas, "-v", "--gpu-name", "sm_90a", str(source), "-o", str(Path(folder, "kernel.cubin"))]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    registers, stores = (re.search(what, report) for what in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
-    assert registers, report
-    assert stores, report
-    return int(registers[1]), int(stores[1])
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers, stores = (re.search(what, text) for what in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
+    assert registers, text
+    assert stores, text
+    products = ptx.count("wgmma.mma_async")
+    return Compiled(built.metadata.name, int(registers[1]), int(stores[1]), built.metadata.shared, products)

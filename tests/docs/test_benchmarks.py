@@ -23,6 +23,8 @@ def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch, main: bool 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
 def test_imports(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name.startswith("convolutions"):
+        pytest.importorskip("triton")
     run(name, monkeypatch=monkeypatch, main=False)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from mixmo import UserError, data
+from mixmo.cli.app import main
 from mixmo.engine import Runtime, convolutions, train
-from mixmo.engine.benchmark import benchmark
 from mixmo.engine.convolutions import choose_kernels, layer_shapes
 from mixmo.engine.distributed import World
 from mixmo.engine.initialization import fresh_network
@@ -95,10 +95,14 @@ def test_training_gives_the_same_losses(
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-def test_a_benchmark_lists_the_choices(measured: list[tuple[Shape, str]]) -> None:
-    *_, result = benchmark(RECIPE.replace(batch_size=32), CPU, kernels="auto", seconds=0.001, repeats=1)
-    assert {each.direction for each in result.convolutions} == {"forward", "input", "weight"}
-    assert {each.shape.n for each in result.convolutions} == {32}
+def test_a_benchmark_lists_the_choices(measured: list[tuple[Shape, str]], capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--width 1 --batch-size 32 --repetition 2 --precision bf16 --seconds 0.001 --repeats 1 --kernels auto"
+    assert main(["bench", "digits/cut-mixmo", "--device", "cpu", *options.split()]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("32 x ")]
+    assert len(lines) == len(measured)
+    shape, flops = lines[2], measured[2][0].flops
+    assert shape[:4] == ["32", "x", "16->16", "8x8"]
+    assert shape[-6:] == ["weight", "tile", "1.000", f"{flops / 1e9:.0f}", "0.500", f"{flops / 0.5e9:.0f}"]
 
 
 def test_other_kernels_are_rejected() -> None:

@@ -21,7 +21,6 @@ def test_what_the_kernels_compute() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "interpreted.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE.parents[1])
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
 
 
 @pytest.mark.parametrize("direction", ["forward", "input", "weight"])

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one")
     into.add_argument("--compile", type=bool | None, help="compile the step; by default on a GPU only")
     text = (
-        "cudnn, or auto: train with the fastest of cuDNN and the Triton kernels for each 3x3 convolution, and list both"
+        "cudnn, or auto (experimental): the fastest of cuDNN and Triton for each 3x3 convolution, with a table of both"
     )
     into.add_argument("--kernels", type=Literal["cudnn", "auto"], default="cudnn", help=text)
     into.add_argument("--seconds", type=float, default=1.0, help="length of one repeat, in seconds")
