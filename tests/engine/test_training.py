@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -657,3 +658,12 @@ def test_resume_rejects_a_changed_data_set(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"images": [1437, 359]}))
     with pytest.raises(UserError, match="359 -> 360"):
         train(SMALL, tmp_path / "run", RUNTIME, resume=True)
+
+
+@pytest.mark.parametrize(("lr", "warns"), [(30.0, True), (0.1, False)])
+def test_a_finished_training_that_learned_nothing_warns(lr: float, warns: bool, tmp_path: Path) -> None:
+    recipe = named("digits/vanilla").replace(epochs=2, width=1, batch_size=256, lr=lr, warmup=0.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(recipe, tmp_path / "run", RUNTIME)
+    assert any("far above that of a uniform prediction" in str(each.message) for each in caught) == warns

@@ -1,8 +1,10 @@
 """From a recipe to a finished run directory."""
 
 import dataclasses
+import math
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -19,6 +21,7 @@ from mixmo.utils import memory
 from mixmo.utils.errors import check_path
 from mixmo.utils.progress import say, shown, track
 
+WORSE = 3  # times the NLL of a uniform prediction: no training that learned ends there
 LESS_MEMORY = "end other programs and give the command again, with --resume, or take a smaller batch_size or width"
 
 
@@ -86,6 +89,8 @@ def train(
             if runtime.minutes is not None and trainer.state.step == 0:
                 trainer.fit(60 * runtime.minutes - (time.monotonic() - began))
             trainer.run(until)
+            if world.writes and run.is_finished():
+                warn_if_useless(run, len(dataset.classes))
             return run
         share = None if runtime.minutes is None else runtime.minutes / recipe.networks
         for i, path in enumerate(track(run.network_paths(), "networks")):
@@ -93,3 +98,11 @@ def train(
             one = recipe.replace(networks=1, seed=recipe.seed + i)
             train(one, path, dataclasses.replace(runtime, minutes=share), resume=True, until=until, loggers=loggers)
     return run
+
+
+def warn_if_useless(run: Run, classes: int) -> None:
+    """Warn if a finished network predicts far worse than one that gives every class the same probability."""
+    nll, uniform = run.read_metrics()[-1]["test"]["ensemble"]["nll"], math.log(classes)
+    if nll > WORSE * uniform:
+        problem = f"the last epoch's NLL of {nll:.4g} is far above that of a uniform prediction, {uniform:.4g}"
+        warnings.warn(f"{problem}: training diverged; take a lower lr (it is {run.recipe.lr:g})", stacklevel=3)

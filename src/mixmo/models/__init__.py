@@ -6,6 +6,7 @@ from mixmo.models import preact_resnet, resnet, wrn
 from mixmo.models.cost import multiply_adds, parameters, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
 from mixmo.utils.errors import UserError, check_whole, unknown
+from mixmo.utils.text import shortened
 
 __all__ = ["FAMILIES", "Ensemble", "Network", "Parts", "create", "multiply_adds", "parameters", "training_bytes"]
 
@@ -42,9 +43,11 @@ def create(
     Raises:
         UserError: If there is no such network, or a number is out of range.
     """
-    match = re.fullmatch(r"(\D.*?)(\d+)_(\d+)", str(name))
+    match = re.fullmatch(r"(\D.*?)(\d{1,9})_(\d{1,9})", str(name))
     if not match:
-        raise UserError(f"model '{name}' is not of the form family, depth, _, width; for example wrn28_10")
+        raise UserError(
+            f"model '{shortened(str(name))}' is not of the form family, depth, _, width; for example wrn28_10"
+        )
     if match[1] not in FAMILIES:
         raise unknown("model family", match[1], FAMILIES)
     depth, width = int(match[2]), int(match[3])

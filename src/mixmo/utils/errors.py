@@ -1,11 +1,15 @@
 """Errors for users, and the checks of arguments that several rooms share."""
 
+import math
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 
+from mixmo.utils.text import shortened
+
+LARGEST = 2**63 - 1  # number that PyTorch can hold
 MANY = 60  # names that an error lists; of more, three
 
 
@@ -20,13 +24,14 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
     Traceback (most recent call last):
     mixmo.utils.errors.UserError: members = 2.5; give a whole number, at least 1
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UserError(f"{name} = {value!r}; give a whole number, at least {least}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= LARGEST:
+        limit = "" if not isinstance(value, Integral) or value <= LARGEST else " and below 2^63"
+        raise UserError(f"{name} = {shortened(repr(value))}; give a whole number, at least {least}{limit}")
 
 
 def check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise UserError(f"{name} = {value!r}; give a number")
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise UserError(f"{name} = {shortened(repr(value))}; give a number")
 
 
 def check_path(name: str, value: str | os.PathLike[str]) -> Path:
@@ -66,4 +71,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = nearest(str(name), names)
     hint = f"did you mean '{near}'? There" if near else "there"
     listed = f" {len(names)}, such as {', '.join(names[:3])}" if len(names) > MANY else f": {', '.join(names)}"
-    return UserError(f"unknown {kind} '{name}'; {hint} are{listed}")
+    return UserError(f"unknown {kind} '{shortened(str(name))}'; {hint} are{listed}")
