@@ -42,7 +42,7 @@ class About:
 
     def __post_init__(self) -> None:
         sides = isinstance(self.size, Sequence) and len(self.size) == 3 and all(map(_is_side, self.size))
-        finite = all(isinstance(value, Real) and math.isfinite(value) for value in (*self.mean, *self.std))
+        finite = all(map(_is_finite, (*self.mean, *self.std)))
         if not (sides and finite and len(self.mean) == len(self.std) == self.size[0] and min(self.std) > 0):
             given = f"size = {self.size}, mean = {self.mean}, std = {self.std}"
             raise UserError(f"{given}; give (channels, height, width), and a mean and a positive std per channel")
@@ -74,7 +74,11 @@ class About:
 
 
 def _is_side(value: object) -> bool:
-    return isinstance(value, Integral) and value > 0
+    return isinstance(value, Integral) and int(value) > 0
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def check_names(classes: Sequence[str] | None) -> None:

@@ -24,8 +24,8 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
     Traceback (most recent call last):
     mixmo.utils.errors.UserError: members = 2.5; give a whole number, at least 1
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= LARGEST:
-        limit = "" if not isinstance(value, Integral) or value <= LARGEST else " and below 2^63"
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= LARGEST:
+        limit = "" if not isinstance(value, Integral) or int(value) <= LARGEST else " and below 2^63"
         raise UserError(f"{name} = {shortened(repr(value))}; give a whole number, at least {least}{limit}")
 
 
