@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from rich.table import Table
 
-from mixmo.cli.console import Output
+from mixmo.cli.console import Output, grid, print_line, print_table
 
 
 def test_brackets_in_names_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,3 +48,17 @@ def test_warnings_of_this_package_are_sentences(place: str, said: str) -> None:
         "main(['list'])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr == said
+
+
+def test_escapes_in_names_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    table = grid("class \x1b[31m", rows=[("cat\x1b]0;title\x07",)], title="run\u202e")
+    print_table(table)
+    print_line("first\nsecond \x1b[2J")
+    printed = capsys.readouterr().out
+    assert not {"\x1b", "\x07", "\u202e"} & set(printed)
+    assert "cat\\x1b]0;title\\x07" in printed
+    assert "first\nsecond \\x1b[2J\n" in printed
+
+
+def test_escapes_in_errors_are_spelled_out(said: Callable[..., str]) -> None:
+    assert "a\\x1b[31m" in said("show", "a\x1b[31m")

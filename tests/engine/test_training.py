@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from mixmo.engine.scoring import Scored, Scorer
 from mixmo.engine.source import Samples, each_step, hold_out, plan
 from mixmo.engine.step import Step
 from mixmo.engine.trainer import Trainer
+from mixmo.engine.training import warn_if_useless
 from mixmo.evaluation.run_scores import score_runs
 from mixmo.inference.predict import predict_split
 from mixmo.metrics.logits import LabelledLogits
@@ -657,3 +659,12 @@ def test_resume_rejects_a_changed_data_set(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"images": [1437, 359]}))
     with pytest.raises(UserError, match="359 -> 360"):
         train(SMALL, tmp_path / "run", RUNTIME, resume=True)
+
+
+@pytest.mark.parametrize(("nll", "warns"), [(1e8, True), (2.5, False)])
+def test_a_finished_training_that_learned_nothing_warns(nll: float, warns: bool) -> None:
+    run = Mock(recipe=SMALL, **{"read_metrics.return_value": [{"test": {"ensemble": {"nll": nll}}}]})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_if_useless(run, classes=10)
+    assert any("far above that of a uniform prediction" in str(each.message) for each in caught) == warns

@@ -1,5 +1,6 @@
 """Post-hoc calibration on held-out data: temperature, conformal sets, selective prediction."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from mixmo.calibration.selective import Selective, fit_selective
 from mixmo.metrics.checks import check_predictions
 from mixmo.metrics.temperature import fit_temperature
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, check_number, check_whole
 
 TUNED = 5  # one held-out sample in so many chooses the constants of RAPS, the others fit its quantile
 
@@ -39,7 +40,8 @@ class Calibration:
     classes: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
+        check_number("temperature of the calibration", self.temperature)
+        if not 0 < self.temperature < math.inf:
             raise UserError(f"temperature = {self.temperature}; give a positive number, logits are divided by it")
         if self.conformal is not None:
             CONFORMAL[self.conformal.method]  # an unknown name raises here, not at the first prediction
@@ -98,6 +100,9 @@ def calibrate(
     mean_NK, samples = logits_MNK.mean(0), len(labels_N)
     if bool((logits_MNK >= 0).all()) and torch.allclose(logits_MNK.sum(-1), logits_MNK.new_ones(()), atol=1e-3):
         raise UserError("logits_MNK are probabilities, which sum to one; pass the logits, before the softmax")
+    for name, value in (("level", level), ("delta", delta), ("risk", 0.5 if risk is None else risk)):
+        check_number(name, value)
+    check_whole("seed", seed, least=0)
     if not all(0 < value < 1 for value in (level, delta, 0.5 if risk is None else risk)):
         raise UserError(f"level = {level}, risk = {risk}, delta = {delta}; give probabilities between 0 and 1")
     needed = fewest(level) * (TUNED if method == "raps" else 1)

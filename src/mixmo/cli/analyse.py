@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from rich.table import Table
 
@@ -12,6 +12,7 @@ from mixmo.engine import Runtime
 from mixmo.evaluation.analysis import Analysis, analyse, columns, to_csv
 from mixmo.evaluation.analysis.summary import LAST, THRESHOLDS, RunAnalysis
 from mixmo.metrics import DIVERSITY
+from mixmo.recipes.fields import PROBABILITY, at_least
 from mixmo.runs.directory import Run
 from mixmo.utils.errors import unknown
 
@@ -33,11 +34,11 @@ def main(arguments: list[str]) -> None:
     into.add_argument(
         "--thresholds",
         nargs="+",
-        type=float,
+        type=Annotated[float, PROBABILITY],
         default=list(THRESHOLDS),
         help="shares of a layer's largest l1 norm from which on a filter is active",
     )
-    into.add_argument("--last", type=int, default=LAST, help="epochs to average over")
+    into.add_argument("--last", type=Annotated[int, at_least(1)], default=LAST, help="epochs to average over")
     into.add_argument(
         "--measure", default="ratio_error", help="diversity measure shown for each pair (`mixmo list metrics`)"
     )

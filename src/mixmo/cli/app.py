@@ -9,6 +9,7 @@ from mixmo.cli.plugins import load_plugins, split_plugins
 from mixmo.cli.streams import flush_or_discard, prepared_streams
 from mixmo.utils.errors import UserError, unknown
 from mixmo.utils.signals import Stopped, stoppable, terminated_as_interrupted
+from mixmo.utils.text import printable, printable_lines
 
 COMMANDS = {
     "demo": "train on the embedded digits and show two subnetworks in one network",
@@ -71,17 +72,17 @@ def main(arguments: list[str] | None = None) -> int:
         except SystemExit as done:  # argparse, after --help
             return int(done.code or 0)
         except (UserError, UserWarning) as error:  # a warning under `python -W error`
-            print(f"mixmo{f' (process {process})' if process else ''}: {error}", file=sys.stderr)
+            print(f"mixmo{f' (process {process})' if process else ''}: {printable_lines(str(error))}", file=sys.stderr)
             return 2
         except BrokenPipeError:  # the reader of the output has read enough, as in `mixmo list | head`
             return 0
         except OSError as error:
             where = error.filename or "standard output or a file"
-            print(f"mixmo: {where}: {error.strerror or error}; check it and try again", file=sys.stderr)
+            print(f"mixmo: {printable(str(where))}: {error.strerror or error}; check it and try again", file=sys.stderr)
             return 2
         except (KeyboardInterrupt, Stopped) as stop:
             if not process:
-                print(f"mixmo: {str(stop) or 'interrupted'}", file=sys.stderr)
+                print(f"mixmo: {printable(str(stop)) or 'interrupted'}", file=sys.stderr)
             return 130
         finally:
             flush_or_discard(sys.stdout)

@@ -97,6 +97,9 @@ def parse(into: Parser, arguments: list[str]) -> Namespace:
     # As of a shell variable that is not set: a path of it would be the current folder.
     if empty := [word for word in words if not word or (word.endswith("=") and word[:-1] in into.options)]:
         into.error(f"{empty[0] or repr('')} is empty; give a value, or leave it out")
+    # argparse drops the dashes from the value, and keeps an empty list.
+    if dashes := [word for word in words if word.endswith("=--") and word[:-3] in into.options]:
+        into.error(f"{dashes[0]} is no value; give another, or leave it out")
     return into.parse_args(words)
 
 

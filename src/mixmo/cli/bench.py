@@ -1,7 +1,7 @@
 """mixmo bench [RECIPE] [--field value ...] [--device cpu] [--json]"""
 
 from dataclasses import asdict
-from typing import Literal
+from typing import Annotated, Literal
 
 from rich.table import Table
 
@@ -9,7 +9,7 @@ from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.cli.console import Output, grid, print_json, print_table
 from mixmo.engine import Runtime
 from mixmo.engine.benchmark import Result, benchmark
-from mixmo.utils.errors import UserError
+from mixmo.recipes.fields import Range, at_least
 
 
 def main(arguments: list[str]) -> None:
@@ -26,12 +26,17 @@ def main(arguments: list[str]) -> None:
         "cudnn, or auto (experimental): the fastest of cuDNN and Triton for each 3x3 convolution, with a table of both"
     )
     into.add_argument("--kernels", type=Literal["cudnn", "auto"], default="cudnn", help=text)
-    into.add_argument("--seconds", type=float, default=1.0, help="length of one repeat, in seconds")
-    into.add_argument("--repeats", type=int, default=5, help="repeats of each measurement; the median is printed")
+    into.add_argument(
+        "--seconds", type=Annotated[float, Range(0, 1e6, "(]")], default=1.0, help="length of one repeat, in seconds"
+    )
+    into.add_argument(
+        "--repeats",
+        type=Annotated[int, at_least(1)],
+        default=5,
+        help="repeats of each measurement; the median is printed",
+    )
     into.add_argument("--json", action="store_true", help="print JSON")
     parsed = parse(into, arguments)
-    if parsed.repeats < 1 or not 0 < parsed.seconds < 1e6:
-        raise UserError(f"--repeats {parsed.repeats} --seconds {parsed.seconds}; give positive numbers")
     device = Runtime(device=parsed.device).resolve()
     if parsed.recipe is None:
         parsed.recipe = "cifar100/cut-mixmo" if device.type == "cuda" else "digits/cut-mixmo"

@@ -7,15 +7,21 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from mixmo.utils.text import printable_lines
 
 T = TypeVar("T")
 
 
 class Output(Console):
-    """Standard output, at least `least` characters wide. Brackets in a name are no markup."""
+    """Standard output, at least `least` characters wide. Names are no markup, and their escapes steer no terminal."""
 
     def __init__(self, least: int) -> None:
         super().__init__(width=max(least, Console().width), highlight=False, markup=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable_lines(text), **options)
 
     def on_broken_pipe(self) -> None:
         """Raise what `mixmo.cli.app` expects when the reader has gone; rich would exit with an error."""
@@ -44,7 +50,7 @@ def print_table(table: Table, wrap: bool = False) -> None:
 
 def width(table: Table) -> int:
     """Return the characters per line that a table takes."""
-    return Console(width=1000).measure(table).maximum
+    return Output(1000).measure(table).maximum
 
 
 def print_line(text: str, style: str = "") -> None:

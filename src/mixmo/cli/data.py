@@ -3,14 +3,17 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 from mixmo.cli.arguments import parse, parser, subcommand
+from mixmo.cli.console import print_line
 from mixmo.data.catalog import data_directory
 from mixmo.data.check import check, held
 from mixmo.data.corrupted import SEVERITIES
 from mixmo.data.corruptions.style import write_style
 from mixmo.data.download import get
 from mixmo.engine import Runtime
+from mixmo.recipes.fields import at_least
 from mixmo.utils.errors import UserError
 
 
@@ -47,7 +50,7 @@ def check_(arguments: list[str]) -> None:
         findings = check(name, root)
         faults += findings.faults
         if findings.summary:
-            print(findings.summary)
+            print_line(findings.summary)
     if faults:
         raise UserError("\nmixmo: ".join(faults))
 
@@ -63,7 +66,7 @@ def corrupt_(arguments: list[str]) -> None:
     into.add_argument("--to", type=Path, required=True, help="folder in which NAME-c-style is made")
     into.add_argument("--data", type=Path, help="data directory; else $MIXMO_DATA, else ./data")
     into.add_argument("--severities", nargs="+", type=int, default=list(SEVERITIES), help="all five by default")
-    into.add_argument("--seed", type=int, default=0, help="seed of all random draws")
+    into.add_argument("--seed", type=Annotated[int, at_least(0)], default=0, help="seed of all random draws")
     into.add_argument("--device", default="auto", help="device of the computation")
     parsed = parse(into, arguments)
     device = Runtime(device=parsed.device).resolve()

@@ -1,7 +1,7 @@
 """mixmo demo [--out DIR]: two networks inside one, on the embedded digits."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw
@@ -19,6 +19,7 @@ from mixmo.mixing.mixer import Mixer
 from mixmo.mixing.types import Mix
 from mixmo.models import Ensemble
 from mixmo.recipes import named
+from mixmo.recipes.fields import at_least
 from mixmo.runs.network import load_network
 
 NOISE, COPIES = 40, 10  # standard deviation, of 255, and how many noisy copies of the test images
@@ -27,7 +28,7 @@ NOISE, COPIES = 40, 10  # standard deviation, of 255, and how many noisy copies 
 def main(arguments: list[str]) -> None:
     into = parser("demo", "Train Cut-MixMo and Linear-MixMo on the embedded digits and show what each head learns.")
     into.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the runs and the figure")
-    into.add_argument("--epochs", type=int, help="epochs, if not those of the recipe")
+    into.add_argument("--epochs", type=Annotated[int, at_least(1)], help="epochs, if not those of the recipe")
     into.add_argument("--device", default="cpu", help="device to train on: cpu, cuda, cuda:1, ...")
     parsed = parse(into, arguments)
     torch.set_num_threads(1)  # nearly as fast for a small network, and everyone gets the same numbers

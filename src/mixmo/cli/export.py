@@ -4,7 +4,7 @@ import sys
 import warnings
 from argparse import Namespace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,9 @@ from mixmo.exporters.export import check_target, export
 from mixmo.hub.loading import MODEL, load
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
+from mixmo.recipes.fields import above
 from mixmo.utils.errors import UserError
+from mixmo.utils.text import printable, printable_lines
 
 CALIBRATION = 256  # training images that int8 takes its ranges from
 MEMORY = 2**30  # bytes of test images, decoded to float32, at most
@@ -32,7 +34,7 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     into.add_argument(
         "--temperature",
-        type=float,
+        type=Annotated[float, above(0)],
         help="divides the logits; by default that of the model, or fitted on the validation images of the run, else 1",
     )
     into.add_argument(
@@ -65,7 +67,7 @@ def main(arguments: list[str]) -> None:
             test=test,
             overwrite=parsed.force,
         )
-    print(exported)
+    print(printable_lines(str(exported)))
 
 
 def temperature_line(about: About) -> str:
@@ -94,7 +96,7 @@ def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | No
     except UserError as error:
         if int8:
             raise UserError(f"int8 needs training images ({error}); in Python, give mixmo.export any") from error
-        print(f"Top1 is not measured: {error}", file=sys.stderr)
+        print(printable(f"Top1 is not measured: {error}"), file=sys.stderr)
         return None, None
 
 

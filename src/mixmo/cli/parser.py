@@ -10,10 +10,13 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from mixmo.utils.errors import UserError, nearest, shortened
+from mixmo.recipes.fields import allowed, too_large, within
+from mixmo.utils.errors import UserError, nearest
+from mixmo.utils.text import shortened
 
+LONGEST = 4_096  # characters of a value, as of a path
 BOOLEANS = {"true": True, "false": False}
 EPILOG = "User-defined masks, networks, data sets and metrics: --plugin FILE.py (see `mixmo --help`)."
 
@@ -31,8 +34,8 @@ class Parser(argparse.ArgumentParser):
     def add_argument(self, *names: Any, **settings: Any) -> Action:
         """Add an argument as argparse does, with three more settings.
 
-        `type` is a type hint such as `Path | None`, `section` a heading of the help, and `shown` the default to show in
-        the help instead of `default`.
+        `type` is a type hint such as `Path | None` or `Annotated[int, at_least(1)]`, `section` a heading of the help,
+        and `shown` the default to show in the help instead of `default`.
         """
         hint, section = settings.pop("type", str), settings.pop("section", None)
         shown, option = settings.pop("shown", settings.get("default")), names[0].startswith("-")
@@ -58,14 +61,15 @@ class Parser(argparse.ArgumentParser):
     def add_fields(self, settings: type, section: str, skip: Collection[str] = ()) -> None:
         """Add one option for each field of a dataclass, with its default and docstring."""
         docs = field_docs(settings)
-        for field, hint in get_type_hints(settings).items():
+        for field, hint in get_type_hints(settings, include_extras=True).items():
             if field not in skip:
                 default = getattr(settings, field)
                 self.add_argument(f"--{field}", type=hint, default=default, help=docs[field], section=section)
 
     def error(self, message: str) -> NoReturn:
         """Raise a UserError where argparse would print its usage and exit."""
-        raise UserError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
+        sentence = " ".join(map(shortened, message.removeprefix("argument ").split(" ")))
+        raise UserError(f"{sentence} (see {self.prog} --help)")
 
     def spelled(self, arguments: Sequence[str]) -> list[str]:
         """Return the arguments with options as declared: dashes for underscores, and no true or false after a flag.
@@ -96,7 +100,7 @@ class Parser(argparse.ArgumentParser):
     def _flag(self, name: str, value: str) -> list[str]:
         """Return the flag that `NAME=true` or `NAME=false` of earlier versions means, if any is needed."""
         if value.lower() not in BOOLEANS:
-            self.error(f"{name}: expected true or false, got {value or 'nothing'}")
+            self.error(f"{name}: expected true or false, got {shortened(value) or 'nothing'}")
         off = name.replace("--", "--no-", 1)
         return [name] if BOOLEANS[value.lower()] else [off] if off in self.options else []
 
@@ -108,7 +112,7 @@ def convert(text: str, hint: Any) -> Any:
     (4, None, (0.5, 1.0), inf)
     """
     kind = _plain(hint)
-    if kind is not hint and text in ("null", "~"):
+    if text in ("null", "~") and NoneType in get_args(_bare(hint)):
         return None
     if get_origin(kind) is Literal:
         return get_args(kind)[get_args(kind).index(text)]
@@ -121,9 +125,15 @@ def convert(text: str, hint: Any) -> Any:
     return kind(text.removeprefix(".") if text in (".inf", ".nan") else text)  # as YAML spells them
 
 
+def _bare(hint: Any) -> Any:
+    """The type of a hint, without the values that it may take."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
 def _plain(hint: Any) -> Any:
     """The type in `TYPE | None`."""
-    return next(part for part in get_args(hint) if part is not NoneType) if NoneType in get_args(hint) else hint
+    kind = _bare(hint)
+    return next(part for part in get_args(kind) if part is not NoneType) if NoneType in get_args(kind) else kind
 
 
 def expected(hint: Any, text: str) -> str:
@@ -134,16 +144,22 @@ def expected(hint: Any, text: str) -> str:
     """
     kind = _plain(hint)
     names = {Literal: " or ".join(map(str, get_args(kind))), tuple: "a list such as [0.5, 0.75]"}
-    given = shortened(repr(text)[1:-1]) or "nothing"
-    return f"expected {names.get(get_origin(kind)) or kind.__name__.lower()}, got {given}"
+    numbers = allowed(hint).replace(" | None", "") if kind in (int, float) else None
+    wanted = names.get(get_origin(kind)) or numbers or kind.__name__.lower()
+    return f"expected {wanted}, got {shortened(repr(text)[1:-1]) or 'nothing'}"
 
 
 def _converter(hint: Any) -> Callable[[str], Any]:
     def read(text: str) -> Any:
+        if len(text) > LONGEST:
+            raise ArgumentTypeError(expected(hint, text))
         try:
-            return convert(text, hint)
+            value = convert(text, hint)
         except (ValueError, KeyError, RuntimeError) as error:
             raise ArgumentTypeError(expected(hint, text)) from error
+        if not within(value, hint):
+            raise ArgumentTypeError(expected(hint, text) + too_large(value))
+        return value
 
     return read
 

@@ -2,12 +2,13 @@
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from mixmo import data
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of, subcommand
 from mixmo.plots import dynamics, filters, loss_weights, masks, pairs
 from mixmo.plots.style import check_target, matplotlib, save
+from mixmo.recipes.fields import at_least
 from mixmo.runs.directory import Run
 
 KINDS = {
@@ -24,12 +25,16 @@ def main(arguments: list[str]) -> None:
     into = parser(f"plot {kind}", f"Draw {KINDS[kind]}.")
     if kind == "masks":
         into.add_argument("--dataset", default="digits", help="where the two images come from (`mixmo list datasets`)")
-        into.add_argument("--images", nargs=2, type=int, metavar=("I", "J"), help="which two test images")
+        into.add_argument(
+            "--images", nargs=2, type=Annotated[int, at_least(0)], metavar=("I", "J"), help="which two test images"
+        )
     if kind == "pairs":
         add_recipe(into, words)
     if kind in ("masks", "pairs"):
         into.add_argument("--data", type=Path, help="folder of the data sets; else MIXMO_DATA or data")
-        into.add_argument("--draw", type=int, default=0, help="another number gives other random draws")
+        into.add_argument(
+            "--draw", type=Annotated[int, at_least(0)], default=0, help="another number gives other random draws"
+        )
     if kind in ("dynamics", "filters"):
         into.add_argument("runs", nargs="+", type=Path, help="run directories")
     into.add_argument("--out", type=Path, default=Path(f"{kind}.png"), help="png, pdf or svg file to write")

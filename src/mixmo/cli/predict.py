@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -22,9 +22,11 @@ from mixmo.inference.predict import predict
 from mixmo.inference.prediction import Prediction
 from mixmo.inference.preparation import find_images
 from mixmo.models.metadata import About
+from mixmo.recipes.fields import SHARE
 from mixmo.runs.directory import Run, is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
+from mixmo.utils.text import printable
 
 UNCERTAINTY = ("entropy", "mutual_information", "disagreement", "energy")
 COLUMNS = {
@@ -56,8 +58,10 @@ def main(arguments: list[str]) -> None:
         "was saved with the model, or the validation images of the run",
     )
     into.add_argument("--sets", type=Literal["lac", "aps", "raps"], help="conformal method (lac)")
-    into.add_argument("--level", type=float, help="target coverage of the conformal prediction sets (0.9)")
-    into.add_argument("--risk", type=float, help="maximum selective risk (0.05)")
+    into.add_argument(
+        "--level", type=Annotated[float, SHARE], help="target coverage of the conformal prediction sets (0.9)"
+    )
+    into.add_argument("--risk", type=Annotated[float, SHARE], help="maximum selective risk (0.05)")
     into.add_argument("--device", default="auto", help="where to predict")
     parsed = parse(into, arguments)
     check_out(parsed.format, parsed.out)
@@ -88,7 +92,8 @@ def calibrated(models: Sequence[Model], parsed: Namespace) -> Calibration | None
     if fitted is None or fitted.conformal is None:
         known = "no calibration: no calibrated probabilities," if fitted is None else "a temperature but no"
         remedy = "--calibrate-on FOLDER fits them to held-out images of known classes"
-        print(f"{parsed.model} has {known} prediction sets and abstain flags; {remedy}", file=sys.stderr)
+        sentence = f"{parsed.model} has {known} prediction sets and abstain flags; {remedy}"
+        print(printable(sentence), file=sys.stderr)
     return fitted
 
 

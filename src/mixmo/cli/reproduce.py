@@ -1,18 +1,18 @@
 """mixmo reproduce NAME... | --list [--scale paper|hour|minutes|smoke] [--out DIR] [--dry-run] [--ray auto|ADDRESS]"""
 
-import math
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.parser import Parser
 from mixmo.cli.plans import show_list, show_plan
 from mixmo.data.catalog import data_directory
 from mixmo.engine import Runtime
+from mixmo.recipes.fields import above, at_least
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import paper
 from mixmo.reproduce.cluster import RayTasks, connect
@@ -59,7 +59,9 @@ def options() -> Parser:
     into.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the protocol; repeatable"
     )
-    into.add_argument("--seeds", type=int | None, default=None, help="how many; by default as published, or 1")
+    into.add_argument(
+        "--seeds", type=Annotated[int | None, at_least(1)], default=None, help="how many; by default as published, or 1"
+    )
     into.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder of runs and tables")
     into.add_argument(
         "--runs", nargs="+", action="extend", type=Path, default=[], help="folders with more runs, such as results"
@@ -75,17 +77,21 @@ def options() -> Parser:
         help="fill the marked tables of Markdown pages from --runs",
     )
     into.add_argument("--check", action="store_true", help="with --pages: raise an error if a table is out of date")
-    into.add_argument("--jobs", type=int, default=1, help="runs at a time that share this machine's GPU")
+    into.add_argument(
+        "--jobs", type=Annotated[int, at_least(1)], default=1, help="runs at a time that share this machine's GPU"
+    )
     into.add_argument(
         "--minutes-left",
-        type=float | None,
+        type=Annotated[float | None, above(0)],
         default=None,
         help="stop after so many minutes, every run with a checkpoint; the same command continues",
     )
     into.add_argument("--ray", type=str | None, default=None, metavar="auto|ADDRESS", help="train through Ray")
     shared = "with --ray, 1 unless given; below 1, runs share a GPU"
-    into.add_argument("--gpus-per-run", type=float | None, default=None, help=shared)
-    into.add_argument("--cpus-per-run", type=float | None, default=None, help="with --ray, 1 unless given")
+    into.add_argument("--gpus-per-run", type=Annotated[float | None, at_least(0)], default=None, help=shared)
+    into.add_argument(
+        "--cpus-per-run", type=Annotated[float | None, at_least(0)], default=None, help="with --ray, 1 unless given"
+    )
     into.add_argument("--corrupted", type=Path | None, default=None, help="CIFAR-100-C; by default in the data folder")
     into.add_fields(Runtime, "run", skip=FIXED)
     return into
@@ -93,15 +99,9 @@ def options() -> Parser:
 
 def main(arguments: list[str]) -> None:
     parsed = parse(options(), arguments)
-    if parsed.seeds is not None and parsed.seeds < 1:
-        raise UserError(f"--seeds {parsed.seeds}; take at least 1")
     for option, value in (("--gpus-per-run", parsed.gpus_per_run), ("--cpus-per-run", parsed.cpus_per_run)):
-        if value is not None and not 0 <= value < math.inf:
-            raise UserError(f"{option} {value}; it cannot be negative or infinite")
         if value is not None and parsed.ray is None:
             raise UserError(f"{option} {value} is for runs that Ray shares out; give --ray auto too, or leave it out")
-    if parsed.jobs < 1 or not 0 < (parsed.minutes_left or 1) < math.inf:
-        raise UserError(f"--jobs {parsed.jobs} --minutes-left {parsed.minutes_left}; both must be positive and finite")
     if parsed.ray is not None and (parsed.jobs > 1 or parsed.minutes_left is not None):
         raise UserError("--jobs and --minutes-left are for runs on this machine; leave out --ray")
     if parsed.pages:

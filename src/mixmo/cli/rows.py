@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mixmo.utils.errors import UserError
+from mixmo.utils.text import printable
 
 Row = dict[str, Any]  # str, float, bool, None or list[str], by column
 Write = Callable[[Sequence[Row]], object]
@@ -31,7 +32,7 @@ def writing(form: str, out: Path | None, types: dict[str, str]) -> Iterator[Writ
     """
     if out is None:
         with FORMATS[form](sys.stdout, types) as write:
-            yield write
+            yield _on_terminal(write) if sys.stdout.isatty() else write
         return
     part = out.with_name(f"{out.name}.part")
     with part.open("xb") if form == "parquet" else part.open("x", encoding="utf-8", newline="") as file:
@@ -42,6 +43,17 @@ def writing(form: str, out: Path | None, types: dict[str, str]) -> Iterator[Writ
             print(f"{part} holds the rows written so far", file=sys.stderr)
             raise
     part.rename(out)
+
+
+def _on_terminal(write: Write) -> Write:
+    """Write texts that do not steer the terminal."""
+    return lambda rows: write([{name: _shown(value) for name, value in row.items()} for row in rows])
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, list):
+        return [printable(text) for text in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 @contextmanager

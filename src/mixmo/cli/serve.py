@@ -4,7 +4,7 @@ import os
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.predict import calibrated
@@ -12,6 +12,7 @@ from mixmo.engine import Runtime
 from mixmo.evaluation.models import open_models
 from mixmo.hub.loading import MODEL
 from mixmo.hub.shipped import shipped
+from mixmo.recipes.fields import PORT, SHARE
 from mixmo.serve.settings import Limits
 from mixmo.utils.errors import UserError
 
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> None:
     into.add_argument(
         "--host", default="127.0.0.1", help=f"address to listen on; beyond this machine, ${TOKEN} is needed"
     )
-    into.add_argument("--port", type=int, default=8000, help="port to listen on; 0: a free one")
+    into.add_argument("--port", type=Annotated[int, PORT], default=8000, help="port to listen on; 0: a free one")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     into.add_argument("--device", default="auto", help="where to predict")
     into.add_argument(
@@ -40,8 +41,15 @@ def main(arguments: list[str]) -> None:
     into.add_argument(
         "--sets", type=Literal["lac", "aps", "raps"], section="calibration", help="conformal method (lac)"
     )
-    into.add_argument("--level", type=float, section="calibration", help="target coverage of the conformal sets (0.9)")
-    into.add_argument("--risk", type=float, section="calibration", help="maximum selective risk (0.05)")
+    into.add_argument(
+        "--level",
+        type=Annotated[float, SHARE],
+        section="calibration",
+        help="target coverage of the conformal sets (0.9)",
+    )
+    into.add_argument(
+        "--risk", type=Annotated[float, SHARE], section="calibration", help="maximum selective risk (0.05)"
+    )
     into.add_fields(Limits, "limits")
     parsed = parse(into, arguments)
     limits = Limits(**{name: getattr(parsed, name) for name in Limits.__dataclass_fields__})

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from mixmo.utils.text import printable_lines
+
 
 @contextmanager
 def prepared_streams() -> Iterator[None]:
@@ -60,5 +62,5 @@ def as_sentence(
     """Return a warning of this package without its place in the code; those of other libraries have it."""
     ours = category.__module__.startswith("mixmo.")  # whatever decorator its place in the code is in
     if ours or Path(filename).is_relative_to(Path(__file__).parents[1]):
-        return f"mixmo: {message}\n"
+        return f"mixmo: {printable_lines(str(message))}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"

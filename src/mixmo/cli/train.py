@@ -56,7 +56,7 @@ def _write_report(file: Path, run: Run, runtime: Runtime) -> None:
     try:
         report(run, data=runtime.data).save(file)
     except Exception as error:  # whatever it is, the training has ended well
-        print(f"mixmo: no report: {first_line(error)}", file=sys.stderr)
+        print(printable(f"mixmo: no report: {first_line(error)}"), file=sys.stderr)
         return
     if not runtime.quiet:
         say(f"report   {printable(str(file))}")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from mixmo.engine.preflight import check_samples
+from mixmo.engine.preflight import check_crop, check_samples
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.recipes.protocols import Facts
@@ -28,6 +28,7 @@ class Estimate(NamedTuple):
 def estimate(recipe: Recipe, facts: Facts, device: torch.device, measure: bool = True) -> Estimate:
     """Count the steps of a training and, with `measure`, time some of them."""
     check_samples(recipe, facts.samples)
+    check_crop(recipe, *facts.size[1:])
     schedule = Schedule(recipe, facts.samples - recipe.held_out(facts.samples))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if not measure:

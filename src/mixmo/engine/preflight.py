@@ -25,6 +25,7 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
     if empty := [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if not count]:
         raise UserError(f"classes without a training image in {dataset.name}: {', '.join(empty[:5])}; add some")
     check_samples(recipe, samples)
+    check_crop(recipe, height, width)
     _, height, width = recipe.seen((1, height, width))
     if recipe.saliency != "none" and not (height == width and SALIENCY[recipe.saliency].fitting(width)):
         blocks = " or ".join(map(str, SALIENCY[recipe.saliency].grids))
@@ -44,6 +45,14 @@ def check_samples(recipe: Recipe, samples: int) -> None:
     if left < unique:
         wanted = f"validation = {recipe.validation} and a step of batch_size = {recipe.batch_size} ({unique} images)"
         raise UserError(f"{wanted} need more than the {samples} training images of {recipe.dataset}; take less")
+
+
+def check_crop(recipe: Recipe, height: int, width: int) -> None:
+    """Raise an error if a random crop could show none of the image."""
+    _, *sides = recipe.seen((1, height, width))
+    if recipe.crop >= min(sides):
+        padded = f"crop = {recipe.crop} pads images of {height} x {width} pixels"
+        raise UserError(f"{padded} so far that some crops would show nothing; take at most {min(sides) - 1}")
 
 
 def check_memory(

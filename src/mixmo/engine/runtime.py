@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import torch
 
 from mixmo.engine.distributed import Processes, World, world
+from mixmo.recipes.fields import Range, at_least, check_field
 from mixmo.utils.errors import UserError, first_line
+
+CHECKED = ("workers", "minutes", "score_every", "save_seconds", "keep_every", "shard_mb")
 
 
 @dataclass(frozen=True)
@@ -24,22 +27,22 @@ class Runtime:
     """Folder of the data sets (default: $MIXMO_DATA, else ./data)."""
     stream: bool | None = None
     """Read image files during training instead of keeping them decoded in memory (default: if they do not fit)."""
-    workers: int | None = None
+    workers: Annotated[int | None, at_least(0)] = None
     """Processes that decode streamed image files (default: one per core)."""
     compile: bool | None = None
     """Compile the training step with torch.compile (default: on a GPU only)."""
     kernels: Literal["cudnn", "auto"] = "cudnn"
     """Kernels of the 3x3 convolutions: cudnn, or auto, which times cuDNN and the Triton kernels of the package before
     the first step and takes the fastest (experimental: not measured on a GPU yet)."""
-    minutes: float | None = None
+    minutes: Annotated[float | None, Range(0, 1e7, "(]")] = None
     """Time budget: the number of epochs, and with it the schedule, is chosen from the time of the first steps."""
-    score_every: int = 1
+    score_every: Annotated[int, at_least(1)] = 1
     """Score the test set every this many epochs, and after the last one."""
-    save_seconds: float = 30.0
+    save_seconds: Annotated[float, at_least(0)] = 30.0
     """Least time between two checkpoints, after an epoch; ten times that within an epoch."""
-    keep_every: int | None = None
+    keep_every: Annotated[int | None, at_least(1)] = None
     """Keep the checkpoint of every this many epochs, in addition to the last one."""
-    shard_mb: float | None = None
+    shard_mb: Annotated[float | None, Range(0, 1e9, "(]")] = None
     """Split checkpoints and weights into files of at most this many megabytes."""
     compact: bool = False
     """Write checkpoints and weights in bfloat16: half the size, but a resumed run continues from rounded weights."""
@@ -55,12 +58,9 @@ class Runtime:
     """Print no progress."""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "save_seconds", "minutes", "score_every", "keep_every", "shard_mb", "wait_seconds"):
-            value, zero = getattr(self, name), name in ("workers", "save_seconds")
-            if value is not None and not (value > 0 or (zero and value == 0)):
-                raise UserError(f"{name} = {value}; give a positive number")
-        if self.kernels not in ("cudnn", "auto"):
-            raise UserError(f"kernels = {self.kernels}; give cudnn or auto")
+        hints = get_type_hints(Runtime, include_extras=True)
+        for name in CHECKED:
+            check_field(name, getattr(self, name), hints[name])
 
     def compiled(self, device: torch.device) -> bool:
         """Return whether to compile the step."""

@@ -1,8 +1,10 @@
 """From a recipe to a finished run directory."""
 
 import dataclasses
+import math
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -22,6 +24,7 @@ from mixmo.utils.errors import check_path
 from mixmo.utils.progress import say, shown, track
 
 ROLLBACKS = 3  # at most, in a training with on_nan = rollback
+WORSE = 3  # times the NLL of a uniform prediction: no training that learned ends there
 LESS_MEMORY = "end other programs and give the command again, with --resume, or take a smaller batch_size or width"
 
 
@@ -94,6 +97,8 @@ def train(
                 stored = trainer.recipe
                 del trainer  # its memory, before the next one takes as much
                 trainer = Trainer(stored, dataset, run, runtime, device, loggers, rollbacks)
+            if world.writes and run.is_finished():
+                warn_if_useless(run, len(dataset.classes))
             return run
         share = None if runtime.minutes is None else runtime.minutes / recipe.networks
         for i, path in enumerate(track(run.network_paths(), "networks")):
@@ -116,3 +121,11 @@ def _rolled_back(trainer: Trainer, until: int | None) -> int:
         say(f"rollback {count} of {ROLLBACKS}: {str(error).partition(' (')[0]}; back to {back}, with other draws")
         return count
     return 0
+
+
+def warn_if_useless(run: Run, classes: int) -> None:
+    """Warn if a finished network predicts far worse than one that gives every class the same probability."""
+    nll, uniform = run.read_metrics()[-1]["test"]["ensemble"]["nll"], math.log(classes)
+    if nll > WORSE * uniform:
+        problem = f"the last epoch's NLL of {nll:.4g} is far above that of a uniform prediction, {uniform:.4g}"
+        warnings.warn(f"{problem}: training diverged; take a lower lr (it is {run.recipe.lr:g})", stacklevel=3)

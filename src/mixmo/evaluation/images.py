@@ -16,6 +16,7 @@ from mixmo.inference.preparation import Read, read_images
 from mixmo.runs.directory import is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
+from mixmo.utils.text import printable
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def read_files(paths: Sequence[str], model: Model, count: int, work: Work, skipp
     for read in read_images(paths, model.about, count):
         for path, reason in read.failed:
             if path not in skipped:
-                print(f"skipped {path}: {reason}", file=sys.stderr)
+                print(printable(f"skipped {path}: {reason}"), file=sys.stderr)
         skipped.update(path for path, _ in read.failed)
         yield read
         work.advance(len(read.paths) + len(read.failed))

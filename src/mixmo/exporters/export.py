@@ -13,13 +13,15 @@ from mixmo.exporters import onnx
 from mixmo.exporters.file_metadata import Metadata, check_statistics
 from mixmo.exporters.graph import Deployed
 from mixmo.exporters.write import accuracy, compare, prepared, run, write
+from mixmo.models.metadata import check_names
 from mixmo.models.network import Ensemble
 from mixmo.storage.files import staging_folder
 from mixmo.surgery.probe import Size, check_size, input_size
 from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError, check_path, unknown
+from mixmo.utils.errors import UserError, check_number, check_path, unknown
 from mixmo.utils.progress import Work
+from mixmo.utils.tensors import check_dense
 
 TOLERANCE = 1e-4  # of a float32 file against PyTorch
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -113,15 +115,18 @@ def export(
     if known is not None:
         size, classes = size or known.size, classes or known.classes
         mean, std = (known.mean, known.std) if mean is None and std is None else (mean, std)
-    temperature = float(fitted.temperature if temperature is None else temperature)
+    temperature = fitted.temperature if temperature is None else temperature
+    check_number("temperature", temperature)
+    temperature = float(temperature)
     check_size(size)
     size = input_size(net) if size is None else (size[0], size[1], size[2])
     if not 0 < temperature < math.inf:
         raise UserError(f"temperature = {temperature}; give a positive number")
-    for images in (calibration, test[0] if test else None):
-        if images is not None and (not isinstance(images, Tensor) or tuple(images.shape[1:]) != size):
-            given = f"{type(images).__name__} {tuple(getattr(images, 'shape', ()))}"
-            raise UserError(f"calibration and test take images (N, {str(size)[1:]} as a tensor, not a {given}")
+    check_names(classes)
+    if calibration is not None:
+        _check_images(calibration, size)
+    if test is not None:
+        _check_test(test, size)
     if precision == "int8" and calibration is None:
         raise UserError("int8 takes its ranges from images; give a few hundred training images as calibration=")
     mean, std = check_statistics(mean, std, size[0], normalise)
@@ -136,6 +141,8 @@ def export(
         raise UserError(f"{len(classes)} class names for a network of {count} classes; give one each")
     left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
     fitted.check_classes(count)
+    if test is not None and not 0 <= test[1].min() <= test[1].max() < count:
+        raise UserError(f"test labels are {test[1].min()} to {test[1].max()}; classes are 0 to {count - 1}")
     names, sets, abstain = tuple(classes or ()), fitted.conformal, fitted.selective
     resize = known.resize if known is not None and known.size == size else None
     done = (*left, normalise, temperature, members, why is None, precision)
@@ -154,6 +161,25 @@ def export(
         length = draft.stat().st_size
         draft.replace(path)
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
+
+
+def _check_images(images: object, size: Size) -> None:
+    check_dense("images of calibration and test", images)
+    assert isinstance(images, Tensor)
+    if tuple(images.shape[1:]) != size or not len(images) or not images.is_floating_point():
+        given = f"{images.dtype} {tuple(images.shape)}"
+        raise UserError(f"calibration and test take float images (N, {str(size)[1:]}, not {given}")
+
+
+def _check_test(test: object, size: Size) -> None:
+    if not isinstance(test, tuple | list) or len(test) != 2:
+        raise UserError(f"test is a {type(test).__name__}; give the pair (images, labels)")
+    images, labels = test
+    _check_images(images, size)
+    check_dense("test labels", labels)
+    if labels.shape != images.shape[:1] or labels.is_floating_point():
+        given = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        raise UserError(f"test labels are {given}; give one class index (integer) for each of {len(images)} images")
 
 
 def check_target(path: Path, precision: str, overwrite: bool) -> None:

@@ -21,6 +21,7 @@ from mixmo.utils.errors import UserError, check_whole, first_line
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.memory import exhausted
 from mixmo.utils.progress import Work
+from mixmo.utils.tensors import check_dense
 
 
 @torch.no_grad()
@@ -66,10 +67,13 @@ def predict(
     torch.Size([1, 4, 10])
     """
     nets = [unwrap_ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
+    if not nets:
+        raise UserError("there is no network; give one, or several as one ensemble")
     pixels = _checked(images, nets)
     check_whole("batch_size", 1 if batch_size is None else batch_size)
     if not isinstance(calibration, Calibration | None):
         raise UserError(f"calibration is a {type(calibration).__name__}; give what mixmo.calibrate fitted")
+    check_whole("images_per_pass", images_per_pass)
     for net in nets:
         check_multiplex(net, images_per_pass)
     if calibration is None and len(nets) == 1 and images_per_pass == 1 and nets[0].about is not None:
@@ -151,7 +155,7 @@ def default_batch(device: torch.device, pixels: int = 0) -> int:
 def _logits(net: Ensemble, pixels: Tensor, images_per_pass: int, batch_size: int | None) -> Tensor:
     parameter = next(net.parameters())
     count = batch_size or default_batch(parameter.device, pixels.shape[-2] * pixels.shape[-1])
-    count = -(-count // images_per_pass) * images_per_pass  # whole passes
+    count = -(-min(count, len(pixels)) // images_per_pass) * images_per_pass  # whole passes
     parts = []
     for part in pixels.split(count):
         batch = part.to(parameter.device)
@@ -175,7 +179,14 @@ def _cannot_read(images_NCHW: Tensor, error: Exception) -> UserError:
 
 def _checked(images: Tensor | np.ndarray, nets: Sequence[Ensemble]) -> Tensor:
     """Return float images (N, C, H, W) or uint8 images (N, H, W, C)."""
-    pixels = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images
+    try:
+        pixels = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"images are an array of {images.dtype} ({first_line(error)}); give float32 or uint8"
+        ) from error
+    if isinstance(pixels, Tensor):
+        check_dense("images", pixels)
     if not isinstance(pixels, Tensor) or pixels.ndim != 4 or 0 in pixels.shape:
         given = f"a {type(images).__name__} of shape {tuple(getattr(images, 'shape', ()))}"
         raise UserError(f"images are {given}; give a tensor or an array (N, C, H, W) (images[None] for a single one)")

@@ -12,6 +12,7 @@ from mixmo.calibration.posthoc import Calibration
 from mixmo.inference.notebook import Shown, show
 from mixmo.metrics import DETECTORS
 from mixmo.utils.errors import UserError
+from mixmo.utils.tensors import check_dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,8 @@ class Prediction:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.logits, Tensor) or self.logits.dim() != 3:
+        check_dense("logits", self.logits)
+        if self.logits.dim() != 3 or not self.logits.is_floating_point():
             raise UserError("logits have another shape; give a tensor (members, samples, classes)")
         if self.calibration is not None:
             self.calibration.check_classes(self.logits.shape[-1])

@@ -3,12 +3,15 @@
 from torch import Tensor
 
 from mixmo.utils.errors import UserError
+from mixmo.utils.tensors import check_dense
 
 
 def check_predictions(logits_MNK: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
     """Float64 logits and int64 labels, or a UserError if they do not fit."""
     if not isinstance(logits_MNK, Tensor) or not isinstance(labels_N, Tensor):
         raise UserError(f"got a {type(logits_MNK).__name__} and a {type(labels_N).__name__}; pass tensors")
+    check_dense("logits_MNK", logits_MNK)
+    check_dense("labels_N", labels_N)
     if logits_MNK.ndim != 3 or 0 in logits_MNK.shape or logits_MNK.shape[-1] < 2:
         raise UserError(f"logits_MNK has shape {tuple(logits_MNK.shape)}; pass (members, samples, 2 or more classes)")
     if not logits_MNK.isfinite().all():

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mixmo.mixing.targets import check_values
 from mixmo.mixing.types import Mix
 from mixmo.utils.errors import UserError
-
-TOLERANCE = 0.02  # of the sum of soft targets, which may be bfloat16
+from mixmo.utils.tensors import check_dense
 
 
 def loss(logits: Tensor, mix: Mix, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None) -> Tensor:
@@ -30,6 +30,7 @@ def loss(logits: Tensor, mix: Mix, *, label_smoothing: float = 0.0, class_weight
         UserError: If logits and targets do not fit, or (on a CPU) a label is not a class.
     """
     logits_MNK, targets = _checked(logits, mix)
+    _check_options(logits_MNK.shape[-1], label_smoothing, class_weights)
     entropy_MN = F.cross_entropy(
         logits_MNK.flatten(0, 1),
         targets.flatten(0, 1),
@@ -58,8 +59,18 @@ class MixMoLoss(nn.Module):
         return loss(logits, target) if isinstance(target, Mix) else F.cross_entropy(*_checked_targets(logits, target))
 
 
+def _check_options(classes: int, label_smoothing: float, class_weights: Tensor | None) -> None:
+    if not 0 <= label_smoothing <= 1:
+        raise UserError(f"label_smoothing = {label_smoothing}; give a share from 0 to 1")
+    if class_weights is not None and class_weights.shape != (classes,):
+        raise UserError(
+            f"class_weights have shape {tuple(class_weights.shape)}; give one for each of {classes} classes"
+        )
+
+
 def _checked(logits: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
     """Logits and targets of a Mix as cross-entropy takes them."""
+    check_dense("logits", logits)
     if not isinstance(mix, Mix) or logits.shape[:-1] != mix.weights.shape:
         given = f"a Mix of (heads, samples) = {tuple(mix.weights.shape)}" if isinstance(mix, Mix) else "no Mix"
         raise UserError(f"logits of shape {tuple(logits.shape)} and {given}; call loss(net(mix), mix)")
@@ -68,18 +79,14 @@ def _checked(logits: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
 
 def _checked_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Logits (..., K) in float32 at least; targets as class indices (...) or soft targets (..., K)."""
+    for name, tensor in (("logits", logits), ("targets", targets)):
+        check_dense(name, tensor)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     classes, soft = logits.shape[-1], targets.shape == logits.shape
     if not soft and (targets.shape != logits.shape[:-1] or targets.is_floating_point()):
         given = f"{targets.dtype} of shape {tuple(targets.shape)} for logits {tuple(logits.shape)}"
         raise UserError(f"targets are {given}; give integer class indices, or soft targets (..., K)")
-    if targets.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere the host would wait for values
-        values = targets.float().sum(-1) if soft else targets
-        valid = (values - 1).abs() < TOLERANCE if soft else (values >= 0) & (values < classes)
-        if not valid.all():
-            found = values[~valid][0].item()
-            rule = "give probabilities of one class, which sum to 1" if soft else f"classes are 0 to {classes - 1}"
-            raise UserError(f"a {'soft target sums to' if soft else 'label is'} {found:.6g}; {rule}")
+    check_values(targets, soft, classes)
     if soft:
         return logits, targets if targets.is_floating_point() else targets.to(logits.dtype)
     return logits, targets.long()

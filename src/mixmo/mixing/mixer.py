@@ -9,9 +9,11 @@ from torch import Generator, Tensor
 
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.pairing import draw_order
+from mixmo.mixing.targets import check_values
 from mixmo.mixing.types import Mix
-from mixmo.utils.errors import UserError, unknown
+from mixmo.utils.errors import UserError, check_number, check_whole, first_line, unknown
 from mixmo.utils.rng import draw_gamma
+from mixmo.utils.tensors import check_dense
 
 UNMASKED = {
     "linear": "Linear-MixMo: the encodings interpolated by kappa; no mask.",
@@ -71,12 +73,14 @@ class Mixer:
             raise unknown("mask", self.mask, [*MASKS, *UNMASKED])
         if self.association not in ASSOCIATIONS:
             raise unknown("association", self.association, ASSOCIATIONS)
+        check_whole("members", self.members)
+        check_whole("stride", self.stride)
+        for name in ("alpha", "p", "r"):
+            check_number(name, getattr(self, name))
         for name, valid, wanted in (
-            ("members", self.members >= 1, "at least 1"),
             ("alpha", 0 < self.alpha < math.inf, "a number above 0"),
             ("p", 0 <= self.p <= 1, "a probability, from 0 (linear mixing only) to 1 (masks only)"),
             ("r", self.r >= SMALLEST_R, f"at least {SMALLEST_R} (inf: equal weights)"),
-            ("stride", self.stride >= 1, "at least 1"),
         ):
             if not valid:
                 raise UserError(f"{name} = {getattr(self, name)}; give {wanted}")
@@ -108,13 +112,25 @@ class Mixer:
 
     def _check_batch(self, images: Tensor, labels: Tensor, progress: float) -> Tensor:
         """Labels as a tensor on the device of the images."""
-        if not isinstance(images, Tensor) or images.dim() != 4:
-            raise UserError(f"images are a {type(images).__name__} {getattr(images, 'shape', '')}; give (N, C, H, W)")
-        labels = torch.as_tensor(labels, device=images.device)
-        if labels.dim() == 0 or len(labels) != len(images):
-            raise UserError(f"{labels.numel()} labels for {len(images)} images; give one each, or soft targets (N, K)")
+        check_dense("images", images)
+        if images.dim() != 4:
+            raise UserError(f"images are a {type(images).__name__} {images.shape}; give (N, C, H, W)")
+        try:
+            labels = torch.as_tensor(labels, device=images.device)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise UserError(f"labels are a {type(labels).__name__} ({first_line(error)}); give a tensor") from error
+        check_dense("labels", labels)
+        if (
+            labels.dim() not in (1, 2)
+            or len(labels) != len(images)
+            or (labels.dim() == 1 and labels.is_floating_point())
+        ):
+            given = f"{labels.dtype} of shape {tuple(labels.shape)} for {len(images)} images"
+            raise UserError(f"labels are {given}; give one class index (integer) each, or soft targets (N, K)")
+        check_values(labels, soft=labels.dim() == 2, classes=None)
         if self.association == "interpolated" and labels.dim() == 1:
             raise UserError("interpolated labels need soft targets (N, K); give one-hot labels")
+        check_number("progress", progress)
         if not 0 <= progress < LATE:
             raise UserError(f"progress = {progress}; give the share of training done, from 0 to 1: step / steps")
         return labels

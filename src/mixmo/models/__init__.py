@@ -43,7 +43,7 @@ def create(
     Raises:
         UserError: If there is no such network, or a number is out of range.
     """
-    match = re.fullmatch(r"(\D.*?)(\d+)_(\d+)", str(name))
+    match = re.fullmatch(r"(\D.*?)(\d{1,9})_(\d{1,9})", str(name))
     if not match:
         raise UserError(f"model {quoted(name)} is not of the form family, depth, _, width; for example wrn28_10")
     if match[1] not in FAMILIES:

@@ -1,6 +1,9 @@
 """Metadata that is saved with a network's weights: classes, preparation of images, scores, calibration."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 from mixmo.calibration.posthoc import Calibration
@@ -37,12 +40,13 @@ class About:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        if len(self.size) != 3 or not len(self.mean) == len(self.std) == self.size[0] or not min(self.std) > 0:
+        sides = isinstance(self.size, Sequence) and len(self.size) == 3 and all(map(_is_side, self.size))
+        finite = all(map(_is_finite, (*self.mean, *self.std)))
+        if not (sides and finite and len(self.mean) == len(self.std) == self.size[0] and min(self.std) > 0):
             given = f"size = {quoted(self.size)}, mean = {quoted(self.mean)}, std = {quoted(self.std)}"
             raise UserError(f"{given}; give (channels, height, width), and a mean and a positive std per channel")
-        if isinstance(self.classes, str) or not all(isinstance(name, str) for name in self.classes or ()):
-            raise UserError(f"classes = {quoted(self.classes)}; give the name of each class, as text")
-        if self.resize is not None and self.resize < max(self.size[1:]):
+        check_names(self.classes)
+        if self.resize is not None and (not _is_side(self.resize) or self.resize < max(self.size[1:])):
             raise UserError(f"resize = {self.resize}; give at least the size of the network's input, {self.size[1:]}")
 
     def calibrated(self, calibration: Calibration) -> "About":
@@ -66,3 +70,23 @@ class About:
             return cls(**known)
         except TypeError as error:
             raise UserError(f"this is no metadata of a network ({error}); save the network again") from error
+
+
+def _is_side(value: object) -> bool:
+    return isinstance(value, Integral) and int(value) > 0
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def check_names(classes: Sequence[str] | None) -> None:
+    """Raise a UserError unless the names of classes are texts, each another."""
+    if classes is None:
+        return
+    texts = isinstance(classes, Sequence) and not isinstance(classes, str) and all(isinstance(n, str) for n in classes)
+    if not texts:
+        raise UserError(f"classes = {quoted(classes)}; give the name of each class, as text")
+    if len(set(classes)) < len(classes):
+        twice = next(name for name in classes if classes.count(name) > 1)
+        raise UserError(f"classes have the name {quoted(twice)} twice; give each class another name")

@@ -1,4 +1,4 @@
-"""The values that a field of the recipe may take: declared with the field, checked by one function."""
+"""The values that a field or an option may take: declared with it, checked by one function."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from mixmo.utils.errors import UserError, quoted, unknown
+from mixmo.utils.errors import LARGEST, UserError, quoted, unknown
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Range:
 
     low: float
     high: float = math.inf
-    ends: Literal["[]", "[)", "(]"] = "[]"
+    ends: Literal["[]", "[)", "(]", "()"] = "[]"
 
     def __contains__(self, value: float) -> bool:
         excluded = [end for end, bracket in zip((self.low, self.high), self.ends, strict=True) if bracket in "()"]
@@ -42,6 +42,8 @@ def above(low: float) -> Range:
 
 
 PROBABILITY = Range(0, 1)
+SHARE = Range(0, 1, "()")
+PORT = Range(0, 65_535)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +66,9 @@ def check_field(name: str, value: object, hint: Any) -> None:
     Traceback (most recent call last):
     mixmo.utils.errors.UserError: lr = -1.0; it must be float > 0
     """
-    kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    ranges = [rule for rule in rules if isinstance(rule, Range)]
-    numbers: Any = value if isinstance(value, tuple) else () if value is None else (value,)
-    if not has_type(value, kind) or not all(number in each for each in ranges for number in numbers):
-        allowed = " ".join(map(str, (kind.__name__ if isinstance(kind, type) else kind, *ranges)))
-        raise UserError(f"{name} = {quoted(value)}; it must be {allowed}")
+    kind, rules = _parts(hint)
+    if not has_type(value, kind) or not within(value, hint):
+        raise UserError(f"{name} = {quoted(value)}; it must be {allowed(hint)}{too_large(value)}")
     names = {
         rule.kind: rule.names()
         for rule in rules
@@ -80,6 +79,41 @@ def check_field(name: str, value: object, hint: Any) -> None:
     for what, known in names.items():
         if value not in known:
             raise unknown(what, str(value), known)
+
+
+def within(value: object, hint: Any) -> bool:
+    """Return whether all numbers of a value are in the ranges of its type hint; None is.
+
+    >>> within(2**63, int), within(math.nan, float), within((0.5, 2), Annotated[tuple[float, ...], PROBABILITY])
+    (False, False, False)
+    """
+    values = value if isinstance(value, tuple) else (value,)
+    numbers = [each for each in values if isinstance(each, int | float)]
+    held = all(abs(number) <= LARGEST or number == math.inf for number in numbers)
+    ranges = [rule for rule in _parts(hint)[1] if isinstance(rule, Range)]
+    return held and all(number in each for each in ranges for number in numbers)
+
+
+def allowed(hint: Any) -> str:
+    """Return the values of a type hint in words.
+
+    >>> allowed(Annotated[float, above(0)]), allowed(int)
+    ('float > 0', 'int')
+    """
+    kind, rules = _parts(hint)
+    ranges = [str(rule) for rule in rules if isinstance(rule, Range)]
+    return " ".join((kind.__name__ if isinstance(kind, type) else str(kind), *ranges))
+
+
+def too_large(value: object) -> str:
+    """Return what to say of a number that PyTorch cannot hold."""
+    return ", below 2^63" if isinstance(value, int | float) and LARGEST < abs(value) < math.inf else ""
+
+
+def _parts(hint: Any) -> tuple[Any, list[Any]]:
+    """Return the type and the rules of a hint."""
+    kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    return kind, rules
 
 
 def has_type(value: object, kind: Any) -> bool:

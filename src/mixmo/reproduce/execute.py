@@ -14,6 +14,7 @@ from mixmo.reproduce.store import Store
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import clock
 from mixmo.utils.signals import Stopped, terminated_as_interrupted
+from mixmo.utils.text import printable_lines
 
 Failures = dict[Recipe, str]
 EVERY = 30.0  # seconds between two lines of progress
@@ -22,7 +23,7 @@ SAVING = 300.0  # seconds that interrupted runs have to save
 
 def say(text: str) -> None:
     """Print progress to standard error; standard output is for tables."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable_lines(text), file=sys.stderr, flush=True)
 
 
 def note_failure(recipe: Recipe, name: str, reason: str, failures: Failures) -> None:

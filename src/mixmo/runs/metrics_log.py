@@ -28,7 +28,9 @@ def read_log(path: Path, finished: bool) -> list[dict[str, Any]]:
         checksums.check_lines(path, checksums.hash_lines(until), state.logged)
         if lost := sorted(state.logged.keys() - {line["epoch"] for line in until}):
             remedy = "restore it from a copy, or training continues without them"
-            warnings.warn(f"{path} has lost its lines of {checksums.list_epochs(lost)}; {remedy}", stacklevel=3)
+            warnings.warn(
+                f"{path} has lost its lines of {checksums.list_epochs(lost)}; {remedy}", stacklevel=2
+            )  # once, whoever reads
     return lines
 
 

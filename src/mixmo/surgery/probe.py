@@ -15,6 +15,7 @@ from mixmo.utils.eval_mode import evaluating
 
 Size = tuple[int, int, int]  # C, H, W
 CIFAR = 32
+LARGEST = 65_535  # pixels of a side
 SIDES = (64, 32, 224, 299, 28, 128, 256, 16, 8)  # tried for a model that declares none
 
 
@@ -67,7 +68,9 @@ def run_trial(model: nn.Module, size: Size | None) -> Trial:
 
 def check_size(size: Size | None) -> None:
     sides = tuple(size) if isinstance(size, Sequence) else ()
-    if size is not None and (len(sides) != 3 or any(type(side) is not int or side < 1 for side in sides)):
+    if size is not None and (
+        len(sides) != 3 or any(type(side) is not int or not 1 <= side <= LARGEST for side in sides)
+    ):
         raise UserError(f"size = {size}; give channels, height and width of an image, such as (3, 224, 224)")
 
 

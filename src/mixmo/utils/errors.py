@@ -1,13 +1,16 @@
 """Errors for users, and the checks of arguments that several rooms share."""
 
+import math
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 
+from mixmo.utils.text import shortened
+
+LARGEST = 2**63 - 1  # number that PyTorch can hold
 MANY = 60  # names that an error lists; of more, three
-LONGEST = 200  # characters of a value that an error quotes
 
 
 class UserError(ValueError):
@@ -17,18 +20,14 @@ class UserError(ValueError):
 def quoted(value: object) -> str:
     """Return how a value is written in Python, on one line and cut to a length: it may be of a stranger's file.
 
-    >>> print(quoted("a\\nb"), quoted("a" * 10**6)[-3:], quoted(10**5000))
-    'a\\nb' aa… an int of too many digits
+    >>> print(quoted("a\\nb"), quoted("a" * 10**6)[-29:], quoted(10**5000))
+    'a\\nb' aaa... (1,000,002 characters) an int of too many digits
     """
     try:
         text = repr(value)
     except ValueError:
         return f"an {type(value).__name__} of too many digits"
     return shortened(text)
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:
@@ -38,12 +37,13 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
     Traceback (most recent call last):
     mixmo.utils.errors.UserError: members = 2.5; give a whole number, at least 1
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UserError(f"{name} = {quoted(value)}; give a whole number, at least {least}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= LARGEST:
+        limit = "" if not isinstance(value, Integral) or int(value) <= LARGEST else " and below 2^63"
+        raise UserError(f"{name} = {quoted(value)}; give a whole number, at least {least}{limit}")
 
 
 def check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         raise UserError(f"{name} = {quoted(value)}; give a number")
 
 

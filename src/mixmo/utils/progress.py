@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Self, TypeVar
 
+from mixmo.utils.text import printable, printable_lines
+
 T = TypeVar("T")
 SHORT = 1.0  # seconds of work that is not shown
 FIRST, EVERY = 10.0, 60.0  # seconds until the first line, and between two
@@ -169,7 +171,7 @@ class Board:
 
     def say(self, text: str) -> None:
         with _lock:
-            self.write(f"{text}\n")
+            self.write(f"{printable_lines(text)}\n")
             self.next = time.monotonic() + EVERY
 
     def write(self, text: str = "", drawn: int = 0) -> None:
@@ -217,7 +219,7 @@ def bars(works: Collection[Work], width: int) -> list[str]:
             share = 0.0 if not work.total else min(1.0, work.done / work.total)
             bar = f"{'━' * round(share * room):{room}} " if room > 0 else ""
             lines.append(f"{work.what():{what}} {bar}{work.tail()}")
-    return [line[: width - 1] for line in lines]  # a line of the whole width could wrap
+    return [printable(line)[: width - 1] for line in lines]  # a line of the whole width could wrap
 
 
 def columns(stream: Any) -> int:

@@ -2,6 +2,8 @@
 
 import unicodedata
 
+QUOTED = 200  # characters of a value that an error message quotes
+
 
 def printable(text: str) -> str:
     """Return a text in which characters that would steer a terminal, or reorder a line, are spelled out.
@@ -10,6 +12,20 @@ def printable(text: str) -> str:
     ('a\\\\x1b[31mb\\\\u202e', 'Kälte, 冬')
     """
     return "".join(_spelled(each) if _steers(each) else each for each in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text in which every line is `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def shortened(text: str) -> str:
+    """Return a text cut to what a sentence can quote.
+
+    >>> shortened("4"), shortened(5000 * "9")[-25:]
+    ('4', '99... (5,000 characters)')
+    """
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}... ({len(text):,} characters)"
 
 
 def _steers(character: str) -> bool:
