@@ -1,5 +1,6 @@
 """`mixmo train --model ...`: one model of every kind of stem through training, and everything downstream of a run."""
 
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -13,54 +14,92 @@ import mixmo
 from mixmo.cli.app import main
 from mixmo.runs.directory import Run
 
+README = Path(__file__).resolve().parents[2] / "README.md"
 MODULE = """
 from torch import nn
 
 class Patches(nn.Module):
-    \"\"\"A dense layer on patches of 8x8 pixels.\"\"\"
+    \"\"\"A dense layer on patches of 8x8 pixels: tokens.\"\"\"
     def __init__(self, channels):
         super().__init__()
         self.embed = nn.Linear(64 * channels, 16)
     def forward(self, x):
         return self.embed(nn.functional.unfold(x, 8, stride=8).transpose(1, 2))
 
-class Mean(nn.Module):
+class Grid(nn.Module):
+    \"\"\"A dense layer on a grid of patches of 4x4 pixels, channels last.\"\"\"
+    def __init__(self, channels):
+        super().__init__()
+        self.embed = nn.Linear(16 * channels, 16)
     def forward(self, x):
-        return x.mean(1)
+        return self.embed(nn.functional.pixel_unshuffle(x, 4).permute(0, 2, 3, 1))
 
-def make(num_classes, in_chans=3):
-    return nn.Sequential(Patches(in_chans), nn.GELU(), Mean(), nn.Linear(16, num_classes))
+class Branches(nn.Module):
+    \"\"\"Two convolutions side by side.\"\"\"
+    def __init__(self, channels):
+        super().__init__()
+        self.three, self.one = nn.Conv2d(channels, 16, 3, 2, 1), nn.Conv2d(channels, 16, 1, 2)
+        self.norm = nn.BatchNorm2d(16)
+    def forward(self, x):
+        return self.norm(self.three(x) + self.one(x))
+
+class Mean(nn.Module):
+    def __init__(self, *dims):
+        super().__init__()
+        self.dims = dims
+    def forward(self, x):
+        return x.mean(self.dims)
+
+def tokens(num_classes, in_chans=3):
+    return nn.Sequential(Patches(in_chans), nn.GELU(), Mean(1), nn.Linear(16, num_classes))
+
+def grid(num_classes, in_chans=3):
+    return nn.Sequential(Grid(in_chans), nn.LayerNorm(16), nn.GELU(), Mean(1, 2), nn.Linear(16, num_classes))
+
+def branches(num_classes, in_chans=3):
+    return nn.Sequential(Branches(in_chans), nn.ReLU(), Mean(2, 3), nn.Linear(16, num_classes))
 """
-KINDS = {
-    "timm/test_resnet": 32,  # a convolution among several
-    "timm/test_convnext": 64,  # a patchifying convolution, features NHWC behind it
-    "timm/test_vit": 64,  # patch embedding, tokens
-    "timm/test_nfnet": 32,  # weight-standardised
-    "timm/mobileone_s0": 32,  # several branches
-    "dense_patches:make": 32,  # a dense layer
+KINDS = {  # kind of stem: model, side of the images, layout of the encoded features
+    "one convolution": ("torchvision/mobilenet_v3_small", 64, "NCHW"),
+    "first of three convolutions": ("timm/test_resnet", 32, "NCHW"),
+    "patches by a convolution, then a norm": ("timm/test_convnext", 64, "NCHW"),
+    "patches by a convolution, a class token": ("timm/test_vit", 64, "NCHW"),
+    "weight-standardised convolution": ("timm/test_nfnet", 32, "NCHW"),
+    "several branches": ("own_stems:branches", 32, "NCHW"),
+    "patches by a dense layer": ("own_stems:tokens", 32, "NLC"),
+    "patches by a dense layer, channels last": ("own_stems:grid", 32, "NHWC"),
 }
-SHORT = ["--epochs", "1", "--batch-size", "512", "--warmup", "0", "--crop-scale", "1", "--precision", "fp32"]
-DIGITS = ["--dataset", "digits", "--no-pretrained", "--no-flip", "--validation", "100", *SHORT, "--quiet"]
+SHORT = ["--epochs", "1", "--batch-size", "16", "--warmup", "0", "--precision", "fp32", "--quiet"]
+DIGITS = ["--dataset", "digits", "--no-flip", "--crop-scale", "1", *SHORT, "--batch-size", "512"]
 
 
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "dense_patches.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
+def untrained(model: str, folder: Path, size: int = 32) -> list[str]:
+    """A short training of a backbone with random weights on a folder of photographs."""
+    data = ["--dataset", f"folder:{folder}@{size}", "--val", "0.25", "--validation", "0.25"]
+    return ["--model", model, "--no-pretrained", *data, *SHORT]
 
 
-@pytest.mark.parametrize("model", KINDS)
-def test_every_kind_of_stem_trains(model: str, module: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_stem_trains(kind: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a recipe it is finetune/cut-mixmo; the run is loaded again and predicts as it was scored."""
-    assert main(["train", "--model", model, "--size", str(KINDS[model]), *DIGITS, "--out", "run"]) == 0
+    (tmp_path / "own_stems.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    model, size, layout = KINDS[kind]
+    assert main(["train", *untrained(model, photos, size), "--out", "run"]) == 0
     run = Run.open(tmp_path / "run")
     assert (run.recipe.mask, run.recipe.optimizer, run.recipe.members) == ("cut", "adamw", 2)
     net = mixmo.load(run.path)
-    digits = mixmo.data.load("digits")
-    prediction = mixmo.predict(net, digits.test.resident[:16].permute(0, 3, 1, 2))
-    torch.testing.assert_close(prediction.logits, run.read_logits().logits[:, :16], rtol=1e-3, atol=1e-3)
-    stems = [parameter for name, parameter in net.named_parameters() if name.startswith(f"backbone.{net.stems[0]}.")]
-    assert len(stems) >= 2
+    assert isinstance(net, mixmo.Wrapped)
+    assert {net.encoders_at(stem).layout for stem in net.stems} == {layout}
+    images = mixmo.data.load(run.recipe.dataset, val=0.25).test.resident
+    prediction = mixmo.predict(net, images.permute(0, 3, 1, 2))
+    torch.testing.assert_close(prediction.logits, run.read_logits().logits, rtol=1e-3, atol=1e-3)
+
+
+def test_images_of_one_channel_train(tmp_path: Path) -> None:
+    words = ["train", "--model", "timm/test_resnet", "--no-pretrained", "--size", "32", *DIGITS]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    assert mixmo.load(tmp_path / "run").backbone.conv1[0].copies[0].in_channels == 1
 
 
 @pytest.mark.parametrize(
@@ -70,16 +109,17 @@ def test_every_kind_of_stem_trains(model: str, module: None, tmp_path: Path) -> 
         ["finetune/cutmix"],
         ["finetune/mimo"],
         ["finetune/linear-mixmo", "--repetition", "1"],
-        ["digits/cut-mixmo", "--lr", "0.01"],
+        ["cifar100/cut-mixmo", "--lr", "0.01"],
         ["finetune/cut-mixmo", "--unmix", "fadeout", "--curriculum", "ratio", "--head-lr", "2", "--size", "64"],
         ["finetune/cut-mixmo", "--auto-augment", "randaugment", "--random-erase", "0.2", "--color-jitter", "0.3"],
         ["finetune/cut-mixmo", "--grad-accum-steps", "2", "--label-smoothing", "0.1", "--balance", "loss"],
     ],
     ids=" ".join,
 )
-def test_every_method_takes_a_backbone(options: list[str], tmp_path: Path) -> None:
-    out = ["--out", str(tmp_path / "run")]
-    assert main(["train", "--model", "timm/test_resnet", "--size", "32", *DIGITS, *options, *out]) == 0
+def test_every_method_takes_a_backbone(options: list[str], photos: Path, tmp_path: Path) -> None:
+    recipe, *changes = options
+    words = ["train", recipe, *untrained("timm/test_resnet", photos), *changes]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
     assert Run.open(tmp_path / "run").is_finished()
 
 
@@ -98,39 +138,33 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The training of the README on these photographs, with a small network."""
-    out = tmp_path_factory.mktemp("runs") / "photos"
-    words = [
-        "train",
-        "--model",
-        "timm/test_resnet",
-        "--no-pretrained",
-        "--dataset",
-        f"folder:{photos}@32",
-        "--val",
-        "0.25",
-    ]
-    changes = ["--epochs", "6", "--lr", "0.02", "--batch-size", "16", "--validation", "0.25", "--precision", "fp32"]
-    assert main([*words, *changes, "--layer-decay", "1", "--quiet", "--out", str(out)]) == 0
-    return out
+def exported(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the README's four commands, run as printed but for a small network without pretrained weights."""
+    commands = re.findall(r"^mixmo (.*photos.*)$", README.read_text().partition("## From photographs")[2], re.MULTILINE)
+    small = {"timm/convnext_tiny --pretrained": "timm/test_resnet --no-pretrained", "@224": "@32"}
+    folder = tmp_path_factory.mktemp("new user")
+    (folder / "photos").symlink_to(photos)
+    more = "--epochs 6 --lr 0.02 --layer-decay 1 --batch-size 16 --validation 0.25 --precision fp32 --quiet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in commands[:4]:
+            for printed, ours in small.items():
+                command = command.replace(printed, ours)
+            assert main([*command.split(), *(more.split() if command.startswith("train") else ())]) == 0
+    return folder
 
 
-def test_from_photographs_to_onnx(run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The commands of the README: the exported file predicts the calibrated probabilities."""
+def test_from_photographs_to_onnx(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exported file predicts the calibrated probabilities of the network that was trained."""
     import onnxruntime
 
-    assert main(["data", "check", f"folder:{photos}@32"]) == 0
-    assert main(["eval", str(run)]) == 0
-    assert main(["export", str(run), "--to", str(tmp_path / "photos.onnx")]) == 0
-    assert main(["predict", str(run), str(photos / "red")]) == 0
+    run = exported / "runs" / "photos"
+    assert main(["predict", str(run), str(exported / "photos" / "red")]) == 0
     assert main(["compare", str(run)]) == 0
-    printed = capsys.readouterr().out
-    assert "ensemble" in printed
-    assert printed.count(",red,") >= 20
+    assert capsys.readouterr().out.count(",red,") >= 20
     net = mixmo.load(run)
     images = torch.rand(3, 3, 32, 32)
-    session = onnxruntime.InferenceSession(tmp_path / "photos.onnx")
+    session = onnxruntime.InferenceSession(exported / "photos.onnx")
     given = {session.get_inputs()[0].name: images.numpy()}
     probs = session.run(None, given)[0]
     about = net.about
@@ -141,65 +175,17 @@ def test_from_photographs_to_onnx(run: Path, photos: Path, tmp_path: Path, capsy
     torch.testing.assert_close(torch.from_numpy(probs), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_a_run_of_a_backbone_is_a_start(run: Path, photos: Path, tmp_path: Path) -> None:
+def test_a_run_of_a_backbone_is_a_start(exported: Path, photos: Path, tmp_path: Path) -> None:
     """Its members are kept, or converted to another number."""
-    words = [
-        "train",
-        "finetune/cut-mixmo",
-        "--model",
-        "timm/test_resnet",
-        "--dataset",
-        f"folder:{photos}@32",
-        "--val",
-        "0.25",
-    ]
-    changes = [
-        "--members",
-        "3",
-        "--epochs",
-        "1",
-        "--warmup",
-        "0",
-        "--lr",
-        "1e-9",
-        "--batch-size",
-        "16",
-        "--no-pretrained",
-    ]
-    out = ["--validation", "0.25", "--precision", "fp32", "--quiet", "--out", str(tmp_path / "three")]
-    assert main([*words, *changes, "--start", str(run), *out]) == 0
+    run, changes = exported / "runs" / "photos", ["--members", "3", "--lr", "1e-9"]
+    words = ["train", "finetune/cut-mixmo", *untrained("timm/test_resnet", photos), *changes]
+    assert main([*words, "--start", str(run), "--out", str(tmp_path / "three")]) == 0
     sums = []
     for path in (run, tmp_path / "three"):
         net = mixmo.load(path)
         assert isinstance(net, mixmo.Wrapped)
         sums.append(torch.stack([copy.weight for copy in net.encoders_at(net.stems[0]).copies]).sum(0))
     torch.testing.assert_close(sums[0], sums[1])
-
-
-def test_a_backbone_of_torchvision(photos: Path, tmp_path: Path) -> None:
-    words = [
-        "train",
-        "--model",
-        "torchvision/mobilenet_v3_small",
-        "--no-pretrained",
-        "--dataset",
-        f"folder:{photos}@64",
-    ]
-    changes = [
-        "--val",
-        "0.25",
-        "--epochs",
-        "1",
-        "--warmup",
-        "0",
-        "--batch-size",
-        "16",
-        "--precision",
-        "fp32",
-        "--quiet",
-    ]
-    assert main([*words, *changes, "--out", str(tmp_path / "run")]) == 0
-    assert mixmo.predict(mixmo.load(tmp_path / "run"), torch.zeros(1, 3, 64, 64)).probs.shape == (1, 3)
 
 
 BAD = {
@@ -247,22 +233,20 @@ def test_a_class_without_training_images_is_named(
     assert "blue" in error
 
 
+def test_a_class_whose_images_are_all_held_out_is_named(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, count in (("red", 24), ("blue", 1)):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for path in sorted((photos / name).iterdir())[:count]:
+            shutil.copy(path, tmp_path / "set" / name)
+    words = ["train", *untrained("timm/test_resnet", tmp_path / "set"), "--validation", "0.9", "--batch-size", "2"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert "once validation = 0.9 is held out: blue" in capsys.readouterr().err
+
+
 def test_an_image_that_cannot_be_decoded_is_named_and_skipped(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "some")
     (tmp_path / "some" / "red" / "broken.jpg").write_bytes(b"no image")
-    words = ["train", "--model", "timm/test_resnet", "--no-pretrained", "--dataset", f"folder:{tmp_path / 'some'}@32"]
-    changes = [
-        "--val",
-        "0.25",
-        "--epochs",
-        "1",
-        "--warmup",
-        "0",
-        "--batch-size",
-        "16",
-        "--precision",
-        "fp32",
-        "--quiet",
-    ]
     with pytest.warns(UserWarning, match=r"1 .*broken\.jpg"):
-        assert main([*words, *changes, "--out", str(tmp_path / "run")]) == 0
+        assert main(["train", *untrained("timm/test_resnet", tmp_path / "some"), "--out", str(tmp_path / "run")]) == 0

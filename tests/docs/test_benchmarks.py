@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mixmo.reproduce.store import Store
 from mixmo.runs.directory import Run
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -43,3 +44,16 @@ def test_beyond(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"clean", "ood noise", "calibration", "multiplexed"} <= set(found)
     assert 0.8 < found["calibration"]["lac 0.9"]["coverage"] < 1
     assert 0 <= found["ood noise"]["entropy"]["auroc"] <= 1
+
+
+def test_transfer_trains_what_others_start_from_first(tmp_path: Path) -> None:
+    """Every row starts from a pretraining of the first part, and every teacher is of the second."""
+    names = runpy.run_path(str(FOLDER / "transfer_table.py"))
+    store = Store(tmp_path)
+    keys = [names["Key"]("wrn28-4", source, row) for source in names["PRETRAINED"] for row in names["ROWS"]]
+    first, alone, taught = names["Plan"](store, smoke=False).stages(keys, seeds=3)
+    assert (len(first), len(alone) + len(taught)) == (2, 3 * len(keys))
+    folders = [{str(store.folder(recipe)) for recipe in part} for part in (first, alone)]
+    assert {recipe.start for recipe in (*alone, *taught)} == folders[0]
+    assert {recipe.teacher for recipe in taught} < folders[1]
+    assert {recipe.teacher for recipe in (*first, *alone)} == {None}

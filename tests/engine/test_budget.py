@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import time
 from pathlib import Path
 
@@ -132,6 +133,23 @@ def test_average_follows_the_weights() -> None:
             keep = torch.tensor(-EVERY / min(horizon, 0.1 * step + EVERY), dtype=torch.float64).exp()
             expected = keep * expected + (1 - keep) * net.heads[0].weight.detach().double()
     assert torch.allclose(average.net.heads[0].weight.double(), expected, atol=1e-6)
+
+
+def test_average_is_timms_after_its_first_steps() -> None:
+    """ModelEmaV3 with the decay of the same horizon, also of the statistics of batch normalisation."""
+    timm = pytest.importorskip("timm")
+    net = create("wrn10_1", classes=10, members=2, channels=1)
+    average, theirs = Average(net, 100.0), timm.utils.ModelEmaV3(net, decay=math.exp(-EVERY / 100.0))
+    for step in range(1000, 1100):
+        for tensor in net.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.normal_(generator=torch.Generator().manual_seed(step))
+        average.update(step)
+        if step % EVERY == 0:
+            theirs.update(net)
+    for name, tensor in theirs.module.state_dict().items():
+        if tensor.is_floating_point():
+            torch.testing.assert_close(average.net.state_dict()[name], tensor)
 
 
 def test_averaged_weights_are_scored_and_resumed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,15 +11,17 @@ from torch import Tensor, nn
 import mixmo
 from mixmo import Dataset
 from mixmo.engine import Runtime, train
-from mixmo.engine.batch import Batches
+from mixmo.engine.batch import Batches, Now
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import LossScaler, blocks, layer_depths, make_optimizer, parameter_groups
 from mixmo.engine.step import Step, class_weights, taught
 from mixmo.mixing.types import Mix
 from mixmo.recipes import Recipe, named
 from mixmo.storage.weights import load_tensors
+from mixmo.surgery.backbones import wrap_backbone
 from mixmo.utils.rng import Stream
 
+LIBRARIES = ("torchvision", "timm")
 TINY = named("digits/cut-mixmo").replace(width=1, batch_size=64, ghost=16)
 RUNTIME = Runtime(device="cpu", quiet=True)
 
@@ -61,6 +64,31 @@ def test_layers_of_a_family(digits: Dataset) -> None:
     plain = fresh_network(single, digits)
     scales = {id(p): group["lr_scale"] for group in parameter_groups(plain, single) for p in group["params"]}
     assert scales[id(plain.encoders[0].weight)] == 0.5**4
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_vit", "test_efficientnet", "test_vit_relpos"])
+def test_groups_of_a_backbone_are_timms(name: str) -> None:
+    """Factors of the learning rate and weight decay as timm's own optimisers give them to the model."""
+    timm = pytest.importorskip("timm")
+    from timm.optim import param_groups_layer_decay
+
+    net, model = wrap_backbone(f"timm/{name}", 10, (3, 64, 64), members=1), timm.create_model(name, num_classes=10)
+    recipe = named("finetune/vanilla").replace(layer_decay=0.7)
+    undecayed = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    theirs = param_groups_layer_decay(model, 0.05, no_weight_decay_list=undecayed, layer_decay=0.7)
+
+    def by_name(net: nn.Module, groups: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+        names = {id(p): n.removeprefix("backbone.").replace(".copies.0.", ".") for n, p in net.named_parameters()}
+        return {names[id(p)]: (g["lr_scale"], g["weight_decay"]) for g in groups for p in g["params"]}
+
+    assert by_name(net, parameter_groups(net, recipe)) == by_name(model, theirs)
+
+
+def test_depths_without_timm_are_those_it_gives() -> None:
+    """torchvision's resnet18 has the names of timm's, and nothing that tells its blocks."""
+    pytest.importorskip("timm")
+    ours, theirs = (layer_depths(wrap_backbone(f"{by}/resnet18", 10, (3, 64, 64), members=2)) for by in LIBRARIES)
+    assert ours == theirs
 
 
 def test_blocks_are_residual_or_transformer_blocks() -> None:
@@ -119,6 +147,28 @@ def test_accumulated_gradients_are_those_of_the_batch(digits: Dataset) -> None:
     torch.testing.assert_close(whole[1], accumulated[1])
     for name, weights in whole[0].items():
         torch.testing.assert_close(accumulated[0][name], weights, rtol=1e-4, atol=1e-6)
+
+
+def test_accumulation_is_exact_without_batch_statistics(digits: Dataset) -> None:
+    """A ViT, in four parts: the step of the whole batch."""
+    recipe = named("finetune/cut-mixmo").replace(
+        model="timm/test_vit", dataset="digits", size=32, pretrained=False, optimizer="sgd", precision="fp32"
+    )
+    whole, accumulated = (one_step(recipe.replace(grad_accum_steps=parts), digits) for parts in (1, 4))
+    torch.testing.assert_close(whole[1], accumulated[1])
+    for name, weights in whole[0].items():
+        torch.testing.assert_close(accumulated[0][name], weights, rtol=1e-4, atol=1e-5)
+
+
+def test_smoothing_and_class_weights_are_torchs(digits: Dataset) -> None:
+    """The loss of a plain network is `torch.nn.functional.cross_entropy` with these arguments."""
+    recipe = named("digits/vanilla").replace(width=1, label_smoothing=0.2, balance="loss")
+    _, meter = one_step(recipe, digits)
+    net, batches = fresh_network(recipe, digits), Batches(recipe, digits, digits.train)
+    mix = batches.mix(batches.draw(torch.arange(64), Stream(0, torch.device("cpu")).at("step", 0)), Now.at(1.0))
+    logits, labels, weights = net(mix)[0], mix.targets[0], class_weights(batches)
+    expected = nn.functional.cross_entropy(logits, labels, weights, label_smoothing=0.2, reduction="sum") / len(labels)
+    assert meter[0].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_clipping_bounds_the_change(digits: Dataset) -> None:

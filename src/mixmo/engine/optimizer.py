@@ -8,11 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from mixmo.engine.nonfinite import skip_flag
-from mixmo.models import Ensemble, Network
+from mixmo.models import Ensemble
 from mixmo.recipes.schema import Recipe
 from mixmo.surgery.wrapped import Wrapped
 
-CONTAINERS = (nn.Sequential, nn.ModuleList)
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+EMBEDDINGS = (
+    "pos_embedding",
+    "class_token",
+    "relative_position_bias_table",
+)  # torchvision's; timm's models name theirs
 
 
 def make_optimizer(net: Ensemble, recipe: Recipe, fused: bool = True) -> torch.optim.Optimizer:
@@ -32,13 +37,13 @@ def parameter_groups(net: Ensemble, recipe: Recipe) -> list[dict[str, Any]]:
     The factor is layer_decay^(L - depth). It is head_lr for the heads, and for the stems of several members, which have
     to become diverse.
     """
-    depths = layer_depths(net)
+    depths, undecayed = layer_depths(net), embeddings(net)
     last, (stems, heads) = max(depths.values()), end_names(net)
     groups: dict[tuple[float, float], list[Tensor]] = defaultdict(list)
     for name, parameter in net.named_parameters():
         own = name.startswith(heads) or (net.members > 1 and name.startswith(stems))
         scale = recipe.head_lr if own else recipe.layer_decay ** (last - depths[name])
-        vector = parameter.ndim < 2 or name.endswith((".bias", "pos_embed", "cls_token", "pos_embedding"))
+        vector = parameter.ndim < 2 or name.endswith(".bias") or name in undecayed
         groups[scale, recipe.weight_decay if recipe.decay_norms or not vector else 0.0].append(parameter)
     return [{"params": some, "lr_scale": scale, "weight_decay": decay} for (scale, decay), some in groups.items()]
 
@@ -50,13 +55,28 @@ def end_names(net: Ensemble) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return ("encoders.",), ("heads.",)
 
 
+def embeddings(net: Ensemble) -> set[str]:
+    """Return the names of position embeddings and tokens, which are not decayed either; models may name their own."""
+    backbone: Any = getattr(net, "backbone", None)
+    own = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else ()
+    return {f"backbone.{name}" for name in own} | {n for n, _ in net.named_parameters() if n.endswith(EMBEDDINGS)}
+
+
 def layer_depths(net: Ensemble) -> dict[str, int]:
-    """Return the depth of each parameter: 0 in the stems, then one more per block, the most in the heads."""
-    stems, heads = end_names(net)
-    core, prefix = (net.core, "core.") if isinstance(net, Network) else (net, "")
-    depth, by_block = 0, {}
-    for name, is_block in blocks(core, prefix):
-        depth += is_block
+    """Return the depth of each parameter: 0 in the stems, then one more per block, the most in the heads.
+
+    timm's models know their blocks; those of others are found.
+    """
+    backbone: Any = getattr(net, "backbone", None)
+    if hasattr(backbone, "group_matcher"):
+        from timm.models import group_parameters
+
+        found = group_parameters(backbone, backbone.group_matcher(coarse=False), reverse=True)
+        return {f"backbone.{name}": depth for name, depth in found.items()}
+    prefix = "backbone." if backbone is not None else "core."
+    (stems, heads), depth, by_block = end_names(net), 0, {}
+    for name, is_block in blocks(net.get_submodule(prefix[:-1]), prefix):
+        depth += is_block and not any(end.startswith(f"{name}.") for end in (*stems, *heads))
         by_block[name] = depth
     depths = {}
     for name, _ in net.named_parameters():
@@ -72,7 +92,7 @@ def layer_depths(net: Ensemble) -> dict[str, int]:
 def blocks(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, bool]]:
     """Yield the names of the residual or transformer blocks, in order, and of layers between them (False).
 
-    Sequences are looked into, and modules that hold a sequence of two or more blocks of one class, such as stages.
+    Containers are looked into, and modules that hold a container of two or more blocks of one class, such as stages.
     """
     for name, child in module.named_children():
         if not any(True for _ in child.parameters()):
@@ -80,13 +100,18 @@ def blocks(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, bool]]:
         if isinstance(child, CONTAINERS) or _holds_blocks(child):
             yield from blocks(child, f"{prefix}{name}.")
         else:
-            yield prefix + name, any(True for _ in child.children())
+            yield prefix + name, _has_layers(child)
+
+
+def _has_layers(module: nn.Module) -> bool:
+    """Return whether it has layers with weights within it, as a block; a layer may have others, as of an activation."""
+    return any(any(True for _ in child.parameters()) for child in module.children())
 
 
 def _holds_blocks(module: nn.Module) -> bool:
     for child in module.children():
         if isinstance(child, CONTAINERS):
-            kinds = [type(part) for part in child if any(True for _ in part.children())]
+            kinds = [type(part) for part in child.children() if _has_layers(part)]
             if any(not issubclass(kind, CONTAINERS) and kinds.count(kind) > 1 for kind in kinds):
                 return True
         if _holds_blocks(child):

@@ -9,6 +9,7 @@ from mixmo.baselines.saliency import SALIENCY
 from mixmo.data.types import Dataset
 from mixmo.engine.distributed import World
 from mixmo.engine.records import dataset_record
+from mixmo.engine.source import held_out_rows
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import grid
 from mixmo.models import Ensemble, training_bytes
@@ -21,15 +22,23 @@ from mixmo.utils.errors import UserError
 def check_fit(recipe: Recipe, dataset: Dataset) -> None:
     """Raise an error if the recipe cannot work on this data set."""
     samples, height, width = dataset.train.images.shape[:3]
-    counts = dataset.train.labels.bincount(minlength=len(dataset.classes))
-    if empty := [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if not count]:
-        raise UserError(f"classes without a training image in {dataset.name}: {', '.join(empty[:5])}; add some")
     check_samples(recipe, samples)
     check_crop(recipe, height, width)
+    check_classes(recipe, dataset)
     _, height, width = recipe.seen((1, height, width))
     if recipe.saliency != "none" and not (height == width and SALIENCY[recipe.saliency].fitting(width)):
         blocks = " or ".join(map(str, SALIENCY[recipe.saliency].grids))
         raise UserError(f"{recipe.saliency} needs square images of {blocks} blocks per side, not {height}x{width}")
+
+
+def check_classes(recipe: Recipe, dataset: Dataset) -> None:
+    """Raise an error if a class has no training image, or only ones that are held out."""
+    labels = dataset.train.labels
+    rest, _ = held_out_rows(len(labels), recipe.held_out(len(labels)), recipe.seed)
+    counts = labels.cpu()[rest].bincount(minlength=len(dataset.classes))
+    if empty := [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if not count]:
+        held = f" once validation = {recipe.validation:g} is held out" if recipe.validation else ""
+        raise UserError(f"classes without a training image in {dataset.name}{held}: {', '.join(empty[:5])}; add some")
 
 
 def check_mask(recipe: Recipe, net: Ensemble, size: tuple[int, int, int]) -> None:

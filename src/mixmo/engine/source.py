@@ -89,12 +89,16 @@ def each_step(
         yield Samples(place, chosen and Partners(partner_place, chosen.whether[step]), pool)
 
 
-@on_cpu
 def hold_out(split: Split, count: int, seed: int) -> tuple[Split, Split | None]:
-    """Divide a split into training and validation images, by a seeded shuffle that is the same on every device."""
+    """Divide a split into training and validation images."""
     if count == 0:
         return split, None
-    order = torch.randperm(len(split.labels), generator=Stream(seed, torch.device("cpu")).at("validation"))
-    order = order.to(split.labels.device)
-    rest, held = order[count:].sort().values, order[:count].sort().values
+    rest, held = (rows.to(split.labels.device) for rows in held_out_rows(len(split.labels), count, seed))
     return Split(split.images[rest], split.labels[rest]), Split(split.images[held], split.labels[held])
+
+
+@on_cpu
+def held_out_rows(samples: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of the training and of the validation images, by a seeded shuffle: the same on every device."""
+    order = torch.randperm(samples, generator=Stream(seed, torch.device("cpu")).at("validation"))
+    return order[count:].sort().values, order[:count].sort().values

@@ -1,0 +1,162 @@
+"""Fine-tuning pretrained networks, plainly and as ensembles: every row of the transfer table by one command.
+
+    python benchmarks/transfer_table.py --data DATA [--out runs/transfer] [--jobs 6] [--minutes-left 50]
+    python benchmarks/transfer_table.py --smoke
+
+Networks are trained with CutMix on classes 0-49 of CIFAR-100, or on Tiny ImageNet at 32x32, then fine-tuned on 100
+images for each of classes 50-99 of CIFAR-100 (benchmarks/transfer.py). Several runs share the GPU. The same command
+continues what was interrupted, and writes OUT/table.md from the runs that are there. `--smoke` runs all of it on the
+embedded digits with tiny networks, in minutes on a CPU: it says nothing about the methods.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mixmo.engine import Runtime
+from mixmo.recipes import METHODS, Recipe
+from mixmo.recipes.protocols import FACTS, Facts
+from mixmo.reproduce.execute import run_by_workers
+from mixmo.reproduce.processes import Processes
+from mixmo.reproduce.store import Store
+from mixmo.utils.errors import UserError
+
+if __name__ in ("__main__", "__mp_main__"):  # the latter in the processes that train
+    import transfer  # noqa: F401  (registers the data sets and the ViT)
+
+COMMON: dict[str, Any] = {"batch_size": 128, "schedule": "cosine", "precision": "bf16"}
+ADAMW = {"optimizer": "adamw", "weight_decay": 0.05, "decay_norms": False, "clip_grad": 1.0}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "wrn28-4": {"depth": 28, "width": 4},
+    "wrn28-10": {"depth": 28, "width": 10},
+    "vit12-3": {"model": "vit", "depth": 12, "width": 3, **ADAMW},
+}
+PRETRAINED: dict[str, dict[str, Any]] = {  # data set to start from
+    "cifar100": {"dataset": "cifar100-first", "epochs": 200},
+    "tiny-imagenet": {"dataset": "tiny-imagenet-32", "epochs": 100},
+}
+RATES = {"sgd": (0.1, 0.02), "adamw": (1e-3, 2e-4)}  # in pretraining, and in fine-tuning
+TARGET: dict[str, Any] = {"dataset": "cifar100-rest-100", "warmup": 5.0}
+CONVERTED = {"method": "cut-mixmo", "repetition": 4, "epochs": 100}
+ROWS: dict[str, dict[str, Any]] = {  # b = 4 takes as many steps in 100 epochs as plain fine-tuning in 400
+    "plain": {"method": "cutmix", "epochs": 100},
+    "plain, 400 epochs": {"method": "cutmix", "epochs": 400},
+    "converted": CONVERTED,
+    "unmixing": {**CONVERTED, "unmix": "mask"},
+    "unmixing, fadeout": {**CONVERTED, "unmix": "fadeout"},
+    "ratios that grow": {**CONVERTED, "curriculum": "ratio"},
+    "input repetition": {**CONVERTED, "curriculum": "repetition"},
+    "teacher": {**CONVERTED, "teacher": "plain"},
+    "stems and heads at 3 x the rate": {**CONVERTED, "head_lr": 3.0},
+    "averaged weights": {**CONVERTED, "average": 5.0},
+    "pixel CutMix": {**CONVERTED, "method": "cut-mixmo+cutmix"},
+    "fadeout, teacher": {**CONVERTED, "unmix": "fadeout", "teacher": "plain"},
+}
+SMOKE = {"dataset": "digits", "epochs": 1, "depth": 10, "width": 1, "size": 32, "precision": "fp32", "warmup": 0.0}
+SCORES = {"top1": (100, 1), "nllc": (1, 3), "ece": (1, 3)}  # factor and digits
+FACTS |= {
+    "cifar100-first": Facts(25_000, 5_000, (3, 32, 32), 50),
+    "cifar100-rest-100": Facts(5_000, 5_000, (3, 32, 32), 50),
+    "tiny-imagenet-32": Facts(100_000, 10_000, (3, 32, 32), 200),
+}
+
+
+class Key(NamedTuple):
+    """One row of the table, for one network and pretraining."""
+
+    network: str
+    source: str
+    row: str
+
+
+def made(method: str, **changes: Any) -> Recipe:
+    return Recipe(**{**COMMON, **METHODS[method].changes, **changes})
+
+
+class Plan:
+    """The recipes of the table; a run that starts from another names its folder."""
+
+    def __init__(self, store: Store, smoke: bool) -> None:
+        self.store, self.smoke = store, SMOKE if smoke else {}
+
+    def pretraining(self, network: str, source: str) -> Recipe:
+        fields = {**NETWORKS[network], **PRETRAINED[source], "warmup": 5.0}
+        # The two sources are the same digits in a smoke test: another seed makes them two runs.
+        seed = list(PRETRAINED).index(source) if self.smoke else 0
+        lr = RATES[fields.get("optimizer", "sgd")][0]
+        return made("cutmix", **{**fields, "lr": lr, "seed": seed, **self.smoke})
+
+    def tuning(self, key: Key, seed: int) -> Recipe:
+        fields = {**NETWORKS[key.network], **TARGET, **ROWS[key.row], "seed": seed}
+        method, lr = fields.pop("method"), RATES[fields.get("optimizer", "sgd")][1]
+        # b divides the rate of each step; plain fine-tuning has b = 1.
+        fields |= {"lr": lr, "start": str(self.store.folder(self.pretraining(key.network, key.source)))}
+        if "teacher" in fields:
+            fields["teacher"] = str(self.store.folder(self.tuning(key._replace(row=fields["teacher"]), seed)))
+        return made(method, **{**fields, **self.smoke})
+
+    def stages(self, keys: Iterable[Key], seeds: int) -> list[list[Recipe]]:
+        """Return the runs in three parts, each of which needs the ones before it."""
+        keys = list(keys)
+        first = [self.pretraining(key.network, key.source) for key in keys]
+        tuned = [self.tuning(key, seed) for seed in range(seeds) for key in keys]
+        plain = [self.tuning(key._replace(row="plain"), r.seed) for key in keys for r in tuned if r.teacher]
+        alone = [recipe for recipe in (*plain, *tuned) if not recipe.teacher]
+        taught = [recipe for recipe in tuned if recipe.teacher]
+        return [list(dict.fromkeys(part)) for part in (first, alone, taught)]
+
+
+def table(plan: Plan, keys: Iterable[Key], seeds: int) -> str:
+    """Return mean and standard deviation over the seeds that are there, as Markdown."""
+    lines = ["| network | pretrained on | fine-tuning | Top1 % | NLLc | ECE | seeds |", "|---|---|---|---|---|---|---|"]
+    for key in keys:
+        runs = [run for seed in range(seeds) if (run := plan.store.find(plan.tuning(key, seed)))]
+        scores = [run.read_scores()["last"]["ensemble"] for run in runs]
+        cells = [cell([score[name] * factor for score in scores], digits) for name, (factor, digits) in SCORES.items()]
+        lines.append(f"| {' | '.join((*key, *cells, str(len(runs))))} |")
+    return "\n".join(lines) + "\n"
+
+
+def cell(values: list[float], digits: int) -> str:
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, default=Path("runs/transfer"))
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--sources", nargs="+", choices=PRETRAINED, default=list(PRETRAINED))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
+    parser.add_argument("--minutes-left", type=float, help="stop after so many minutes, every run with a checkpoint")
+    parser.add_argument("--smoke", action="store_true", help="everything on the digits, with tiny networks")
+    given = parser.parse_args()
+    out = given.out.resolve()  # processes that train may be in another folder
+    plan = Plan(Store(out), given.smoke)
+    keys = [Key(n, s, row) for n in given.networks for s in given.sources for row in given.rows]
+    runtime = Runtime(data=given.data and given.data.resolve(), quiet=True, score_every=5)
+    deadline = None if given.minutes_left is None else time.monotonic() + 60 * given.minutes_left
+    for recipes in plan.stages(keys, given.seeds):
+        lacking = [recipe for recipe in recipes if plan.store.find(recipe) is None]
+        minutes = None if deadline is None else max(0.0, (deadline - time.monotonic()) / 60)
+        failed = run_by_workers(lacking, plan.store, Processes(runtime), given.jobs, minutes) if lacking else {}
+        if failed:
+            raise UserError(f"{len(failed)} runs failed; the first: {next(iter(failed.values()))}")
+        if any(plan.store.find(recipe) is None for recipe in lacking):
+            break  # the time is over
+    text = table(plan, keys, given.seeds)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "table.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
