@@ -100,7 +100,7 @@ def box(pixels: int, n: int, h: int, w: int) -> Box:
 
     >>> box(128, 256, 32, 32)
     (1, 4, 32)
-    >>> box(64, 100, 7, 7)  # the whole image and one pixel more each way
+    >>> box(64, 1, 7, 7)  # the whole image and one pixel more each way
     (1, 8, 8)
     """
     sides = [1 << i for i in range(pixels.bit_length())]
