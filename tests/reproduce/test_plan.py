@@ -260,7 +260,7 @@ def test_names_and_hashes() -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_run_fits_its_data_set(scale: str, tmp_path: Path) -> None:
-    """As a training checks it before it starts, on images of the right size that hold nothing, evenly of all classes."""
+    """As a training checks it before it starts, on empty images of the right size, evenly of all classes."""
     plans = [expand(paper.load(name), scale, seeds=1) for name in paper.names()]
     runs = needed(plans, Store(tmp_path))
     assert len(runs) > 50

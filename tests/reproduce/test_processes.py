@@ -58,7 +58,7 @@ def test_runs_are_saved_when_the_minutes_are_over_and_continue_to_the_same_weigh
 def test_a_run_that_had_not_begun_when_the_minutes_are_over_has_not_failed(tmp_path: Path) -> None:
     """Its process is stopped while it imports the package."""
     store = Store(tmp_path)
-    assert run_by_workers([recipe(0)], store, Processes(RUNTIME), jobs=1, minutes=1e-3) == {}
+    assert run_by_workers([recipe(0)], store, Processes(RUNTIME), jobs=1, minutes=0.01) == {}
     assert not store.begun(recipe(0))
 
 
