@@ -55,10 +55,13 @@ def test_runs_are_saved_when_the_minutes_are_over_and_continue_to_the_same_weigh
     assert_same(found, train(one, tmp_path / "whole", RUNTIME))
 
 
-def test_a_run_that_had_not_begun_when_the_minutes_are_over_has_not_failed(tmp_path: Path) -> None:
+def test_a_run_that_had_not_begun_when_the_minutes_are_over_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its process is stopped while it imports the package."""
-    store = Store(tmp_path)
-    assert run_by_workers([recipe(0)], store, Processes(RUNTIME), jobs=1, minutes=0.01) == {}
+    store, clock = Store(tmp_path), iter([0.0] * 5 + [1e6] * 99)
+    monkeypatch.setattr(execute, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert run_by_workers([recipe(0)], store, Processes(RUNTIME), jobs=1, minutes=1) == {}
     assert not store.begun(recipe(0))
 
 
