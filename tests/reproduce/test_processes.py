@@ -57,6 +57,16 @@ def test_runs_are_saved_when_the_minutes_are_over_and_continue_to_the_same_weigh
     assert_same(found, train(one, tmp_path / "whole", RUNTIME))
 
 
+def test_a_run_that_had_not_begun_when_the_minutes_are_over_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is stopped while it imports the package."""
+    store, clock = Store(tmp_path), iter([0.0] * 5 + [1e6] * 99)
+    monkeypatch.setattr(execute, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert run_by_workers([recipe(0)], store, Processes(RUNTIME), jobs=1, minutes=1) == {}
+    assert not store.begun(recipe(0))
+
+
 def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, right = named("cifar100/vanilla"), recipe(1)
     store = Store(tmp_path)

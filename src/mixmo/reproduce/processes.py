@@ -47,7 +47,9 @@ class Processes:
     def outcome(self, worker: Worker, folder: Path) -> str | None:
         try:
             found: str | None = worker.report.recv()
-        except EOFError:  # it was killed
+        except EOFError:  # it was killed, or stopped before it could train
+            if worker.process.exitcode == -signal.SIGTERM:
+                return None
             return f"its process ended with status {worker.process.exitcode}"
         return found
 
