@@ -50,7 +50,10 @@ def choose(shape: Shape, direction: str, dtype: torch.dtype, device: torch.devic
     kernel = DIRECTIONS[direction]
     work = {name: kernel.work(shape, tile) for name, tile in kernel.tiles.items()}
     tried = [name for name in work if work[name] <= WASTE * min(work.values())]
-    return fastest(calls(CUDNN), {name: calls(name) for name in tried}, graph_milliseconds)
+    with torch.cuda.device(device):
+        choice = fastest(calls(CUDNN), {name: calls(name) for name in tried}, graph_milliseconds)
+    torch.cuda.empty_cache()  # of the recorded graphs
+    return choice
 
 
 def fastest(cudnn: Sequence[Call], candidates: Mapping[str, Sequence[Call]], milliseconds: Timer) -> Choice:
@@ -93,16 +96,19 @@ def graph_milliseconds(calls: Sequence[Call]) -> float:
 def record(calls: Sequence[Call]) -> tuple[torch.cuda.CUDAGraph, int]:
     """Record some rounds of the calls as a CUDA graph, replay it once, and return it with the number of calls in it."""
     rounds = -(-CALLS // len(calls))
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
+    stream, graph, current = torch.cuda.Stream(), torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    stream.wait_stream(current)
     with torch.cuda.stream(stream):
         for call in calls:  # compiles, or searches among cuDNN's algorithms
             call()
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        for _ in range(rounds):
-            for call in calls:
-                call()
+    try:
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(rounds):
+                for call in calls:
+                    call()
+    finally:
+        torch.cuda.set_stream(current)  # torch leaves its own stream current when the end of a capture fails
     graph.replay()
     return graph, rounds * len(calls)
 

@@ -18,7 +18,8 @@ def compute(direction: str, kernel: str, x: Tensor, weight: Tensor, dy: Tensor, 
     from mixmo.kernels.directions import DIRECTIONS
 
     ours = DIRECTIONS[direction]
-    return ours.compute(x, weight, dy, stride, padding, ours.tiles[kernel])
+    with torch.cuda.device_of(x):  # Triton launches on the current one
+        return ours.compute(x, weight, dy, stride, padding, ours.tiles[kernel])
 
 
 def by_torch(direction: str, x: Tensor, weight: Tensor, dy: Tensor, stride: int, padding: int) -> Tensor:
