@@ -242,7 +242,7 @@ def test_an_incomplete_last_line_of_metrics_is_dropped(tmp_path: Path, cut: str)
 
 
 def test_a_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "open", full)
