@@ -198,7 +198,7 @@ BAD = {
     "--model timm/test_resnet --width 2 --encoders 1": "encoders = 1 is for network families",
     "--model no.such.module:make": "no.such.module",
     "finetune/cut-mixmo --model wrn": "pretrained",
-    "digits/vanilla --weights a.safetensors": "weights = a.safetensors is for backbones",
+    "digits/vanilla --weights a.safetensors": "weights = 'a.safetensors' is for backbones",
 }
 
 

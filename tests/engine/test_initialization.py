@@ -94,11 +94,11 @@ def test_a_start_network_that_does_not_fit_is_rejected(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_wrapped_start_network_is_rejected(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_network_of_another_kind_raises(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [torch.nn.Conv2d(1, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 10)]
     wrapped = mixmo.wrap(torch.nn.Sequential(*layers), size=(1, 8, 8))
     monkeypatch.setattr("mixmo.engine.initialization.load", lambda _: wrapped)
-    with pytest.raises(UserError, match="Wrapped"):
+    with pytest.raises(UserError, match="another network than the recipe's"):
         fresh_network(PAIR.replace(start="somewhere"), digits)
 
 

@@ -210,11 +210,6 @@ def test_a_lost_disk_keeps_what_was_learnt(root: Path, tmp_path: Path, monkeypat
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == ["00000004"]
 
 
-def test_a_size_larger_than_the_images(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="size = 24"):
-        train(recipe(root, size=24), tmp_path / "run", RESIDENT)
-
-
 def test_negative_workers_raise_an_error() -> None:
     with pytest.raises(UserError, match="workers = -1"):
         Runtime(workers=-1)

@@ -249,7 +249,7 @@ def test_a_file_can_be_calibrated_on_its_own_outputs(tmp_path: Path) -> None:
 
 def test_a_calibration_object_or_one_of_other_classes_raises(tmp_path: Path) -> None:
     net, fitted = network(), mixmo.calibrate(torch.randn(2, 20, 3), torch.arange(20) % 3, risk=None)
-    with pytest.raises(UserError, match="not a Calibration"):
+    with pytest.raises(UserError, match="calibration images are a Calibration"):
         export(net, tmp_path / "net.onnx", size=SIZE, calibration=fitted)  # type: ignore[arg-type]
     net.about = About(SIZE, (0.3,), (0.4,), calibration=fitted)
     with pytest.raises(UserError, match="3 classes"):

@@ -152,7 +152,7 @@ def expected(hint: Any, text: str) -> str:
 def _converter(hint: Any) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         if len(text) > LONGEST:
-            raise ArgumentTypeError(expected(hint, text))
+            raise ArgumentTypeError(f"expected at most {LONGEST:,} characters, got {shortened(text)}")
         try:
             value = convert(text, hint)
         except (ValueError, KeyError, RuntimeError) as error:

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, get_type_hints
 import torch
 
 from mixmo.engine.distributed import Processes, World, world
-from mixmo.recipes.fields import Range, at_least, check_field
+from mixmo.recipes.fields import Range, above, at_least, check_field
 from mixmo.utils.errors import UserError, first_line
 
-CHECKED = ("workers", "minutes", "score_every", "save_seconds", "keep_every", "shard_mb")
+CHECKED = "workers kernels minutes score_every save_seconds keep_every shard_mb on_nan wait_seconds".split()
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Runtime:
     logger: str | None = None
     """Also log every scored epoch to csv, tensorboard, or a class with Lightning's logger interface
     (my.module.Logger); separate several with commas."""
-    wait_seconds: float = 1800.0
+    wait_seconds: Annotated[float, above(0)] = 1800.0
     """Several processes: how long they wait for one that is slow or stopped before the training ends."""
     quiet: bool = False
     """Print no progress."""

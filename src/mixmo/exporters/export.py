@@ -124,7 +124,7 @@ def export(
         raise UserError(f"temperature = {temperature}; give a positive number")
     check_names(classes)
     if calibration is not None:
-        _check_images(calibration, size)
+        _check_images("calibration images", calibration, size)
     if test is not None:
         _check_test(test, size)
     if precision == "int8" and calibration is None:
@@ -163,19 +163,19 @@ def export(
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
 
 
-def _check_images(images: object, size: Size) -> None:
-    check_dense("images of calibration and test", images)
+def _check_images(name: str, images: object, size: Size) -> None:
+    check_dense(name, images)
     assert isinstance(images, Tensor)
     if tuple(images.shape[1:]) != size or not len(images) or not images.is_floating_point():
         given = f"{images.dtype} {tuple(images.shape)}"
-        raise UserError(f"calibration and test take float images (N, {str(size)[1:]}, not {given}")
+        raise UserError(f"{name} are {given}; give floats (N, {str(size)[1:]}")
 
 
 def _check_test(test: object, size: Size) -> None:
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise UserError(f"test is a {type(test).__name__}; give the pair (images, labels)")
     images, labels = test
-    _check_images(images, size)
+    _check_images("test images", images, size)
     check_dense("test labels", labels)
     if labels.shape != images.shape[:1] or labels.is_floating_point():
         given = f"{labels.dtype} of shape {tuple(labels.shape)}"

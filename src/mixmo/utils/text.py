@@ -25,7 +25,7 @@ def shortened(text: str) -> str:
     >>> shortened("4"), shortened(5000 * "9")[-25:]
     ('4', '99... (5,000 characters)')
     """
-    return text if len(text) <= QUOTED else f"{text[:QUOTED]}... ({len(text):,} characters)"
+    return text if len(text) <= QUOTED else f"{text[: QUOTED - 3]}... ({len(text):,} characters)"
 
 
 def _steers(character: str) -> bool:

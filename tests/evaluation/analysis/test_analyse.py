@@ -114,8 +114,8 @@ def test_csv_has_one_line_per_epoch(runs: list[Run], capsys: pytest.CaptureFixtu
     ("words", "says"),
     [
         (["RUN", "--measure", "agrement"], "did you mean 'agreement'"),
-        (["RUN", "--thresholds", "1.5"], "from 0 to 1"),
-        (["RUN", "--last", "0"], "at least 1"),
+        (["RUN", "--thresholds", "1.5"], "in [0, 1]"),
+        (["RUN", "--last", "0"], ">= 1"),
         (["RUN", "--which", "first"], "first"),
         (["nowhere"], "no run directory"),
         ([], "runs"),
