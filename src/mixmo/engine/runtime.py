@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import torch
 
 from mixmo.engine.distributed import Processes, World, world
 from mixmo.recipes.fields import Range, above, at_least, check_field
 from mixmo.utils.errors import UserError, first_line
-
-CHECKED = "workers kernels minutes score_every save_seconds keep_every shard_mb on_nan wait_seconds".split()
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,9 @@ class Runtime:
     """Print no progress."""
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(Runtime, include_extras=True)
-        for name in CHECKED:
-            check_field(name, getattr(self, name), hints[name])
+        for name, hint in get_type_hints(Runtime, include_extras=True).items():
+            if get_origin(hint) in (Annotated, Literal):
+                check_field(name, getattr(self, name), hint)
 
     def compiled(self, device: torch.device) -> bool:
         """Return whether to compile the step."""
