@@ -81,7 +81,7 @@ class Watcher:
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each connection; one that breaks is nobody's business."""
+    """A thread for each connection; broken connections are ignored."""
 
     daemon_threads = True
 
@@ -151,25 +151,25 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
             try:
                 self.route()
             except UserError as error:
-                self.refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+                self.reject(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
             except (BrokenPipeError, ConnectionResetError):  # the browser has gone
                 self.close_connection = True
             except Exception as error:
-                self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"It failed: {first_line(error)}")
+                self.reject(HTTPStatus.INTERNAL_SERVER_ERROR, f"It failed: {first_line(error)}")
 
         def route(self) -> None:
             path, _, query = self.path.partition("?")
             pages: dict[str, Callable[[], None]] = {
-                "/": lambda: self.answer(page(), "text/html"),
-                "/vega.js": lambda: self.answer(vega.javascript(), "text/javascript"),
-                "/runs.json": lambda: self.answer(json.dumps(watcher.since(-1)[1]["rows"]), "application/json"),
+                "/": lambda: self.respond(page(), "text/html"),
+                "/vega.js": lambda: self.respond(vega.javascript(), "text/javascript"),
+                "/runs.json": lambda: self.respond(json.dumps(watcher.since(-1)[1]["rows"]), "application/json"),
                 "/events": self.stream,
                 "/report": lambda: self.report(parse_qs(query).get("run", [])),
             }
             if not self.addressed():
-                self.refuse(HTTPStatus.FORBIDDEN, "This page is for browsers of this machine only.")
+                self.reject(HTTPStatus.FORBIDDEN, "This page is for browsers of this machine only.")
             elif path not in pages:
-                self.refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
+                self.reject(HTTPStatus.NOT_FOUND, "There is no such page.")
             else:
                 pages[path]()
 
@@ -178,7 +178,7 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
             host = self.headers.get("Host", "").lower()
             return host.removesuffix(f":{self.server.server_address[1]}") in LOOPBACK  # type: ignore[index]
 
-        def answer(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        def respond(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
             content = text.encode()
             self.begin(status, kind)
             self.send_header("Content-Length", str(len(content)))
@@ -193,21 +193,21 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
             self.send_header("Referrer-Policy", "no-referrer")
             self.send_header("Content-Security-Policy", POLICY)
 
-        def refuse(self, status: HTTPStatus, sentence: str) -> None:
-            self.answer(f"{sentence}\n", "text/plain", status)
+        def reject(self, status: HTTPStatus, sentence: str) -> None:
+            self.respond(f"{sentence}\n", "text/plain", status)
 
         def report(self, names: list[str]) -> None:
             """Send the report of runs of the list; a name that is not in it reads nothing."""
             paths = [watcher.paths[name] for name in dict.fromkeys(names) if name in watcher.paths]
             if not paths:
-                self.refuse(HTTPStatus.NOT_FOUND, "There is no such run below the folder.")
+                self.reject(HTTPStatus.NOT_FOUND, "There is no such run below the folder.")
             else:
-                self.answer(report(*paths).html, "text/html")
+                self.respond(report(*paths).html, "text/html")
 
         def stream(self) -> None:
             """Send the runs, then their changes, until the browser goes."""
             if not streams.acquire(blocking=False):
-                self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} pages are open already; close one.")
+                self.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} pages are open already; close one.")
                 return
             try:
                 self.close_connection = True
