@@ -467,7 +467,7 @@ def test_tables_without_training(tmp_path: Path) -> None:
         (["tabel"], "unknown table or figure"),
         (["imagenet", "--scale", "hour"], "has nothing at --scale hour"),
         (["p", "--seeds", "0"], "at least 1"),
-        (["p", "--runs", "not-there"], "is no folder"),
+        (["p", "--runs", "not-there"], "is not a folder"),
         (["p", "--scale", "huge"], "scale"),
         (["p", "--set", "p=0.3"], "--set p=0.3 changes nothing in p"),
     ],

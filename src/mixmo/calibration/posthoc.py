@@ -63,7 +63,7 @@ class Calibration:
             selective = None if selective is None else Selective(**selective)
             return cls(**fields | {"conformal": conformal, "selective": selective})
         except (KeyError, TypeError) as error:
-            raise UserError(f"this is no calibration that mixmo saved ({error}); fit it again") from error
+            raise UserError(f"this is not a calibration saved by mixmo ({error}); fit it again") from error
 
 
 @on_cpu

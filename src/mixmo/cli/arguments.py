@@ -99,7 +99,7 @@ def parse(into: Parser, arguments: list[str]) -> Namespace:
         into.error(f"{empty[0] or repr('')} is empty; give a value, or leave it out")
     # argparse drops the dashes from the value, and keeps an empty list.
     if dashes := [word for word in words if word.endswith("=--") and word[:-3] in into.options]:
-        into.error(f"{dashes[0]} is no value; give another, or leave it out")
+        into.error(f"{dashes[0]} is not a value; give one, or leave the option out")
     return into.parse_args(words)
 
 

@@ -1,6 +1,6 @@
-"""A live page of all runs below a folder, for browsers of this machine: it reads, and never writes.
+"""A live page of all runs below a folder, for browsers on this machine. It only reads files.
 
-One thread looks at the folder every few seconds; each open page gets what has changed as server-sent events.
+One thread checks the folder every few seconds; each open page receives the changes as server-sent events.
 """
 
 import json
@@ -22,9 +22,9 @@ from mixmo.reports.page import read_template
 from mixmo.utils.errors import UserError, first_line
 
 HOST = "127.0.0.1"
-LOOPBACK = ("127.0.0.1", "localhost")  # as which this machine may be addressed
+LOOPBACK = ("127.0.0.1", "localhost")  # allowed in the Host header
 STREAMS = 64  # open pages
-QUIET = 15.0  # seconds after which a page is told that all is well
+QUIET = 15.0  # seconds between keep-alive messages
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -32,7 +32,7 @@ POLICY = (
 
 
 class Watcher:
-    """The runs of a folder as they are now, and since when each is so."""
+    """The current runs of a folder, each with the version in which it changed last."""
 
     def __init__(self, folder: Path, every: float) -> None:
         self.listing, self.every = Listing(folder), every
@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: the browser has gone."""
+        """Print nothing: the browser has disconnected."""
 
 
 class Watching:
@@ -152,10 +152,10 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
                 self.route()
             except UserError as error:
                 self.reject(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
-            except (BrokenPipeError, ConnectionResetError):  # the browser has gone
+            except (BrokenPipeError, ConnectionResetError):  # the browser has disconnected
                 self.close_connection = True
             except Exception as error:
-                self.reject(HTTPStatus.INTERNAL_SERVER_ERROR, f"It failed: {first_line(error)}")
+                self.reject(HTTPStatus.INTERNAL_SERVER_ERROR, f"Internal error: {first_line(error)}")
 
         def route(self) -> None:
             path, _, query = self.path.partition("?")
@@ -167,14 +167,14 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
                 "/report": lambda: self.report(parse_qs(query).get("run", [])),
             }
             if not self.addressed():
-                self.reject(HTTPStatus.FORBIDDEN, "This page is for browsers of this machine only.")
+                self.reject(HTTPStatus.FORBIDDEN, "Only browsers on this machine may open this page.")
             elif path not in pages:
-                self.reject(HTTPStatus.NOT_FOUND, "There is no such page.")
+                self.reject(HTTPStatus.NOT_FOUND, "Page not found.")
             else:
                 pages[path]()
 
         def addressed(self) -> bool:
-            """Whether the browser asked for this machine by its own name; else a page elsewhere may be behind it."""
+            """Whether the Host header names this machine; otherwise the request may be DNS rebinding."""
             host = self.headers.get("Host", "").lower()
             return host.removesuffix(f":{self.server.server_address[1]}") in LOOPBACK  # type: ignore[index]
 
@@ -197,15 +197,15 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
             self.respond(f"{sentence}\n", "text/plain", status)
 
         def report(self, names: list[str]) -> None:
-            """Send the report of runs of the list; a name that is not in it reads nothing."""
+            """Send the report of listed runs; other names are ignored."""
             paths = [watcher.paths[name] for name in dict.fromkeys(names) if name in watcher.paths]
             if not paths:
-                self.reject(HTTPStatus.NOT_FOUND, "There is no such run below the folder.")
+                self.reject(HTTPStatus.NOT_FOUND, "No such run in the folder.")
             else:
                 self.respond(report(*paths).html, "text/html")
 
         def stream(self) -> None:
-            """Send the runs, then their changes, until the browser goes."""
+            """Send the runs, then their changes, until the browser disconnects."""
             if not streams.acquire(blocking=False):
                 self.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} pages are open already; close one.")
                 return

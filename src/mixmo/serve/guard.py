@@ -137,9 +137,7 @@ class Body:
         except TimeoutError:
             self.late = True
             seconds = self.limits.max_seconds
-            raise RequestError(
-                408, f"the request was not received within {seconds:g} seconds; send faster"
-            ) from None
+            raise RequestError(408, f"the request was not received within {seconds:g} seconds; send faster") from None
         self.bytes += len(message.get("body", b""))
         self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
         return message

@@ -50,13 +50,9 @@ class Predicted(BaseModel):
     label: str = Field(description="Predicted class of the ensemble.")
     index: int = Field(ge=0, description="Index of the predicted class.")
     probability: Probability
-    calibrated_probability: Probability | None = Field(
-        description="Probability at the fitted temperature, or null."
-    )
+    calibrated_probability: Probability | None = Field(description="Probability at the fitted temperature, or null.")
     entropy: float = Field(description="Entropy of the ensemble's probabilities: total uncertainty.")
-    mutual_information: float = Field(
-        description="Mutual information of class and member, in nats."
-    )
+    mutual_information: float = Field(description="Mutual information of class and member, in nats.")
     disagreement: float = Field(description="Share of member pairs that predict different classes.")
     set: list[str] | None = Field(description="Conformal prediction set, most probable first; null if not fitted.")
     abstain: bool | None = Field(description="Whether selective prediction abstains; null if not fitted.")

@@ -41,9 +41,7 @@ def check_exposure(host: str, token: str) -> None:
             f"{host} is open to other machines; set a token in the environment variable MIXMO_TOKEN ({how})"
         )
     if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
-        raise UserError(
-            f"the token must have {SHORTEST_TOKEN} or more ASCII characters without spaces; {how}"
-        )
+        raise UserError(f"the token must have {SHORTEST_TOKEN} or more ASCII characters without spaces; {how}")
 
 
 def allowed_hosts(host: str, token: str) -> tuple[str, ...]:
