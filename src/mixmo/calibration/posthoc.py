@@ -87,7 +87,7 @@ def calibrate(
         method: "lac" (smallest sets), "aps" or "raps". For RAPS a random fifth of the samples chooses its constants.
         randomised: Randomise APS and RAPS, as published; their sets are then smaller.
         risk: Maximum selective risk; None fits no threshold.
-        delta: Probability that the risk is exceeded all the same.
+        delta: Probability that the risk is exceeded nevertheless.
         seed: Of the random numbers.
 
     Returns:

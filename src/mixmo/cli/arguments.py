@@ -55,7 +55,7 @@ def recipe_of(parsed: Namespace, base: Recipe | None = None) -> Recipe:
     """Return the named recipe, or `base` if none was named, changed by the fields that were given.
 
     A backbone of the user, module:function, may be imported if it was given as --model. In a --config file or a run it
-    may be a stranger's: then only if it was loaded by --plugin.
+    may be untrusted: then only if it was loaded by --plugin.
     """
     if ":" in (model := getattr(parsed, "model", "")):
         allow(model)

@@ -78,9 +78,7 @@ def open_backend(parsed: Namespace) -> "Backend":
 
     if parsed.model is not None and parsed.model.suffix == ".onnx":
         if any(value is not None for value in (parsed.calibrate_on, parsed.sets, parsed.level, parsed.risk)):
-            raise UserError(
-                "an ONNX file has the calibration of its export and cannot be calibrated again; calibrate before exporting"
-            )
+            raise UserError("an ONNX file keeps the calibration of its export; calibrate the network before exporting")
         return OnnxBackend(parsed.model)
     parsed.model = parsed.model or Path(shipped()[0])
     models = open_models([parsed.model], parsed.which, Runtime(device=parsed.device).resolve())
