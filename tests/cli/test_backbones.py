@@ -229,7 +229,7 @@ def test_a_class_without_training_images_is_named(
             shutil.copytree(photos / name, tmp_path / "set" / part / name)
     words = ["train", "--model", "timm/test_resnet", "--no-pretrained", "--dataset", f"folder:{tmp_path / 'set'}@32"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 2
-    assert "classes without a training image" in (error := capsys.readouterr().err)
+    assert "classes without training images" in (error := capsys.readouterr().err)
     assert "blue" in error
 
 
@@ -242,7 +242,7 @@ def test_a_class_whose_images_are_all_held_out_is_named(
             shutil.copy(path, tmp_path / "set" / name)
     words = ["train", *untrained("timm/test_resnet", tmp_path / "set"), "--validation", "0.9", "--batch-size", "2"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 2
-    assert "once validation = 0.9 is held out: blue" in capsys.readouterr().err
+    assert "with validation = 0.9 held out: blue" in capsys.readouterr().err
 
 
 def test_an_image_that_cannot_be_decoded_is_named_and_skipped(photos: Path, tmp_path: Path) -> None:

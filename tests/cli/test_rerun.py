@@ -47,7 +47,7 @@ def test_a_rerun_is_identical_on_the_same_machine(run: Run, tmp_path: Path, caps
     files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     assert main(["rerun", str(run.path), "--quiet", "--out", str(tmp_path / "again")]) == 0
     out = capsys.readouterr().out
-    assert "identical to the last bit" in out
+    assert "identical, bit for bit" in out
     assert "same environment" in out
     assert Run.open(tmp_path / "again").is_finished()
     assert files == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
@@ -82,4 +82,4 @@ def test_elsewhere_another_seed_is_within_the_tolerance_and_another_recipe_is_no
 def test_an_unfinished_run_is_an_error(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     (run.path / "1" / "scores.json").unlink()
     assert main(["rerun", str(run.path)]) == 2
-    assert "has not ended" in capsys.readouterr().err
+    assert "is unfinished" in capsys.readouterr().err

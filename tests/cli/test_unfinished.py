@@ -218,7 +218,7 @@ def test_missing_files_of_an_unfinished_run_raise_an_error(
     assert "dataset.json is missing" in said("eval", fresh.path)
     several = Run.create(tmp_path / "several", RECIPE.replace(networks=2))
     shutil.copytree(stopped.path, several.path / "0")
-    not_begun = "several/1 is no run directory"
+    not_begun = "several/1 is not a run directory"
     for command in (["eval"], ["analyse"], ["analyse", "--csv"], ["plot", "filters", "--out", tmp_path / "a.png"]):
         assert not_begun in said(*command, several.path)
     with pytest.raises(UserError, match=not_begun):

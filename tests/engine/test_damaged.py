@@ -138,7 +138,7 @@ def test_a_run_that_is_removed_stays_removed(tmp_path: Path) -> None:
         def log_hyperparams(self, *_: object) -> None: ...
         def finalize(self, *_: object) -> None: ...
 
-    with pytest.raises(UserError, match=r"could not be written .* put back its folder"):
+    with pytest.raises(UserError, match=r"could not be written .* restore its folder"):
         train(SMALL, out, QUIET, loggers=[Remover()])
     assert not out.exists()
 

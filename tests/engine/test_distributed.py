@@ -134,8 +134,8 @@ def test_a_lost_process_is_named_and_torchrun_resumes_the_run(script: ModuleType
     """With --max-restarts, by the same command."""
     done = start(str(tmp_path), "lose", restarts=1)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "process 1 of this training has ended or does not answer" in done.stderr
-    assert re.search(r"the checkpoint of step \d+ is complete: start all of them again with --resume", done.stderr)
+    assert "process 1 of this training has ended or does not respond" in done.stderr
+    assert re.search(r"the checkpoint of step \d+ is complete: restart all processes with --resume", done.stderr)
     assert re.search(r"\d+ steps are done", done.stderr)  # it did not begin anew
     assert Run.open(tmp_path / "run").is_finished()
 
@@ -166,7 +166,9 @@ def test_only_errors_of_the_connection_mean_a_lost_process(tmp_path: Path) -> No
             return [1]
 
     closed = RuntimeError("[/a/gloo/pair.cc:537] Connection closed by peer [::1]:25510. GLHF!")
-    named = r"process 1 .* does not answer \(Connection closed by peer \[::1\]:25510\); no checkpoint exists: start all"
+    named = (
+        r"process 1 .* does not respond \(Connection closed by peer \[::1\]:25510\); no checkpoint exists: restart all"
+    )
     with pytest.raises(UserError, match=named), lost_processes_named(Two(), tmp_path):
         raise closed
     for world, error in ((Two(), RuntimeError("shapes differ")), (World(), closed)):

@@ -29,7 +29,7 @@ from mixmo.models.metadata import About
 from mixmo.recipes import Recipe, named
 from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.directory import Run
-from mixmo.serve.errors import Refused
+from mixmo.serve.errors import RequestError
 from mixmo.serve.images import Upload, prepare
 from mixmo.storage import checksums
 from mixmo.storage.weights import load_tensors
@@ -167,7 +167,7 @@ def _read_image(folder: Path, file: Path) -> None:
     (read,) = read_images([str(file)], ABOUT, 1)
     try:
         prepare([Upload(file.name, file.read_bytes())], ABOUT, 1_000_000)
-    except Refused as error:
+    except RequestError as error:
         raise UserError(f"{error.detail}; {[reason for _, reason in read.failed]}") from error
 
 

@@ -56,7 +56,7 @@ def test_every_file_damaged_at_once_still_gives_a_page(copy: Copy) -> None:
         (run / file).write_bytes(b"\x00{[")
     page = mixmo.report(run)
     assert len(page.missing) >= len(FILES) - 1
-    assert "What is not here" in page.html
+    assert ">Missing</h2>" in page.html
 
 
 def test_a_changed_digit_is_told(runs: list[Run], tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_half_written_line_of_the_log_leaves_the_others(copy: Copy) -> None:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text(f"{lines[0]}\n{lines[1][:40]}\n")
     page = mixmo.report(run)
-    assert any("its 1 legible lines" in each for each in page.missing)
+    assert any("its 1 readable lines" in each for each in page.missing)
     assert "Test accuracy" in page.html
 
 
@@ -87,7 +87,7 @@ def test_an_unfinished_run_shows_its_last_scored_epoch(tmp_path: Path) -> None:
     assert f"{100 * line['test']['ensemble']['top1']:.2f} %" in page.html
     assert "epoch 1 of 3" in page.html
     assert ">stopped<" in page.html
-    assert any("the training has not ended" in each for each in page.missing)
+    assert any("the training is unfinished" in each for each in page.missing)
     assert "Encoders and filters" in page.html  # of its checkpoint
 
 

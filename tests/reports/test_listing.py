@@ -117,6 +117,6 @@ def test_command_sorts_and_prints_json(folder: Path, capsys: pytest.CaptureFixtu
 def test_no_folder_and_no_runs_are_told(
     said: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert "is no folder" in said("runs", tmp_path / "none")
+    assert "is not a folder" in said("runs", tmp_path / "none")
     assert main(["runs", str(tmp_path)]) == 0
     assert "no runs below" in capsys.readouterr().out

@@ -136,8 +136,8 @@ def test_a_published_run_stands_beside_the_paper(results: Path) -> None:
     assert row[5] == "0.646"
     assert "The paper's batch size is 64, this run's 256." in shown.text
     assert page.missing == [
-        "logits-last.safetensors: it is not there, so calibration, risk, classes and disagreements are left out",
-        "last.safetensors: it is not there, so encoders and filters cannot be measured",
+        "logits-last.safetensors: the file is missing, so calibration, risk, classes and disagreements are left out",
+        "last.safetensors: the file is missing, so encoders and filters cannot be measured",
     ]
 
 
@@ -190,8 +190,8 @@ def test_command_writes_into_the_run_and_replaces_only_reports(
     for _ in range(2):
         assert main(["report", str(run)]) == 0
         assert capsys.readouterr().out.startswith(f"{run / 'report.html'} (")
-    assert "is no report" in said("report", run, "--out", run / "scores.json")
-    assert "is no run directory" in said("report", tmp_path)
+    assert "is not a report" in said("report", run, "--out", run / "scores.json")
+    assert "is not a run directory" in said("report", tmp_path)
     assert "twice" in said("report", run, run)
 
 
@@ -202,7 +202,7 @@ def test_a_notebook_shows_the_page_in_a_frame(runs: list[Run]) -> None:
 
 
 def test_mistakes_raise_one_sentence(runs: list[Run]) -> None:
-    with pytest.raises(mixmo.UserError, match="no run is given"):
+    with pytest.raises(mixmo.UserError, match="no run was given"):
         mixmo.report()
     with pytest.raises(mixmo.UserError, match="epoch"):
         mixmo.report(runs[0], which="first")

@@ -465,9 +465,9 @@ def test_tables_without_training(tmp_path: Path) -> None:
     [
         ([], "say which table or figure"),
         (["tabel"], "unknown table or figure"),
-        (["imagenet", "--scale", "hour"], "has nothing at --scale hour"),
+        (["imagenet", "--scale", "hour"], "is empty at --scale hour"),
         (["p", "--seeds", "0"], ">= 1"),
-        (["p", "--runs", "not-there"], "is no folder"),
+        (["p", "--runs", "not-there"], "is not a folder"),
         (["p", "--scale", "huge"], "scale"),
         (["p", "--set", "p=0.3"], "--set p=0.3 changes nothing in p"),
     ],

@@ -36,7 +36,7 @@ def test_second_claim_is_an_error_and_leaves_the_first(tmp_path: Path, monkeypat
 def test_files_left_by_a_killed_process_do_not_count(tmp_path: Path) -> None:
     for name in ("notes.tmp", ".hidden"):
         (tmp_path / name).touch()
-        with pytest.raises(UserError, match="exists already and is no run directory"):
+        with pytest.raises(UserError, match="exists already and is not a run directory"):
             Run.create(tmp_path, SMALL)
         (tmp_path / name).unlink()
     (tmp_path / ".recipe.yaml.123.tmp").write_text("half")

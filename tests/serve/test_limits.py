@@ -166,7 +166,7 @@ def test_stopping_answers_what_its_grace_is_too_short_for(
             slow.seconds = 1.5
             answer = pool.submit(httpx.post, f"{client.base_url}/predict", files={"files": draw_file(0)}, timeout=20)
             assert slow.begun.wait(5)
-        assert (answer.result().status_code, "being stopped" in error(answer.result())) == (503, True)
+        assert (answer.result().status_code, "shutting down" in error(answer.result())) == (503, True)
     assert "Traceback" not in caplog.text
 
 

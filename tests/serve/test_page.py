@@ -202,7 +202,7 @@ def test_an_image_that_is_dropped_or_pasted_is_predicted(how: str, page: Page) -
 def test_a_text_file_shows_the_error_and_the_next_image_clears_it(page: Page, draw_file: Draw, tmp_path: Path) -> None:
     label = page.text("label")
     page.upload(file(tmp_path, b"<b>no image</b>", "<b>.txt"))
-    assert "is no image in a format that is read" in page.text("error")
+    assert "is not an image of a supported format" in page.text("error")
     assert page.by_id("error").is_displayed()
     assert page.text("label") == label
     logged = page.severe()  # the browser logs every answer of status 415

@@ -31,7 +31,7 @@ def test_failed_write_leaves_the_earlier_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "remedy"),
-    [(errno.ENOSPC, "space"), (errno.EACCES, "writable"), (errno.ENOENT, "removed"), (errno.EIO, "check that disk")],
+    [(errno.ENOSPC, "space"), (errno.EACCES, "writable"), (errno.ENOENT, "removed"), (errno.EIO, "check the disk")],
 )
 def test_write_error_names_reason_and_remedy(tmp_path: Path, number: int, remedy: str) -> None:
     with pytest.raises(UserError, match=rf"{os.strerror(number)}.*{remedy}"), write_errors(tmp_path / "file"):

@@ -63,7 +63,7 @@ class Calibration:
             selective = None if selective is None else Selective(**selective)
             return cls(**fields | {"conformal": conformal, "selective": selective})
         except (KeyError, TypeError) as error:
-            raise UserError(f"this is no calibration that mixmo saved ({error}); fit it again") from error
+            raise UserError(f"this is not a calibration saved by mixmo ({error}); fit it again") from error
 
 
 @on_cpu
@@ -87,7 +87,7 @@ def calibrate(
         method: "lac" (smallest sets), "aps" or "raps". For RAPS a random fifth of the samples chooses its constants.
         randomised: Randomise APS and RAPS, as published; their sets are then smaller.
         risk: Maximum selective risk; None fits no threshold.
-        delta: Probability that the risk is exceeded all the same.
+        delta: Probability that the risk is exceeded nevertheless.
         seed: Of the random numbers.
 
     Returns:

@@ -55,7 +55,7 @@ def recipe_of(parsed: Namespace, base: Recipe | None = None) -> Recipe:
     """Return the named recipe, or `base` if none was named, changed by the fields that were given.
 
     A backbone of the user, module:function, may be imported if it was given as --model. In a --config file or a run it
-    may be a stranger's: then only if it was loaded by --plugin.
+    may be untrusted: then only if it was loaded by --plugin.
     """
     if ":" in (model := getattr(parsed, "model", "")):
         allow(model)
@@ -99,7 +99,7 @@ def parse(into: Parser, arguments: list[str]) -> Namespace:
         into.error(f"{empty[0] or repr('')} is empty; give a value, or leave it out")
     # argparse drops the dashes from the value, and keeps an empty list.
     if dashes := [word for word in words if word.endswith("=--") and word[:-3] in into.options]:
-        into.error(f"{dashes[0]} is no value; give another, or leave it out")
+        into.error(f"{dashes[0]} is not a value; give one, or leave the option out")
     return into.parse_args(words)
 
 

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one")
     into.add_argument("--compile", type=bool | None, help="compile the step; by default on a GPU only")
     text = (
-        "cudnn, or auto (experimental): the fastest of cuDNN and Triton for each 3x3 convolution, with a table of both"
+        "cudnn, or auto (experimental): the faster of cuDNN and Triton for each 3x3 convolution, with a table of both"
     )
     into.add_argument("--kernels", type=Literal["cudnn", "auto"], default="cudnn", help=text)
     into.add_argument(

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Output(Console):
-    """Standard output, at least `least` characters wide. Names are no markup, and their escapes steer no terminal."""
+    """Standard output, at least `least` characters wide. Names are not parsed as markup or as terminal escapes."""
 
     def __init__(self, least: int) -> None:
         super().__init__(width=max(least, Console().width), highlight=False, markup=False)

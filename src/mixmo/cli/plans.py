@@ -38,14 +38,14 @@ def show_list(plans: list[Plan], store: Store, here: Speed, settings: Mapping[st
     for scale in scales:
         console.print(f"scale {scale}: {SCALES[scale].summary}{changed}", style="bold")
     console.print(table)
-    console.print("done: runs there, of those needed. scored: kept without the logits or weights that some cells need.")
+    console.print("done: finished runs, of those needed. scored: without the logits or weights that some cells need.")
     console.print(f"H200: {ABOUT}" + (f" Here: one {here.name}, by a few steps measured now." if here.measured else ""))
     for line in unused(plans, store):
         console.print(f"not counted: {line}")
 
 
 def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
-    """Runs, those done or scored, time of an H200 in all and left; time left on this device if it is another."""
+    """Return the runs done and scored, total and remaining time on an H200, and remaining time on this device."""
     runs = needed(plans, store)
     lacking = missing(runs, store)
     scored = sum(store.find(recipe) is not None for recipe in lacking)

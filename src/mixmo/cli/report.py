@@ -15,15 +15,19 @@ LISTED = 8  # sentences about what is missing; the page has all
 def main(arguments: list[str]) -> None:
     into = parser(
         "report",
-        "Write one HTML page that opens offline: scores beside the paper's, curves, calibration, risk, classes, images "
-        "on which members disagree, filters. Of several runs: scores, recipes and curves side by side. A run that is "
-        "unfinished or damaged gives a report of what there is.",
+        "Write one HTML page that opens offline: scores and the paper's, curves, calibration, risk, classes, images on "
+        "which members disagree, filters. For several runs: scores, recipes and curves side by side. The report of an "
+        "unfinished or damaged run shows what is available.",
     )
-    into.add_argument("runs", nargs="+", type=Path, help="run directories; differences are to the first")
     into.add_argument(
-        "--out", type=Path, help=f"file to write (default: {NAME} in the run directory; of several, in this folder)"
+        "runs", nargs="+", type=Path, help="run directories; the first one is the baseline of differences"
     )
-    into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of finished runs")
+    into.add_argument(
+        "--out",
+        type=Path,
+        help=f"file to write (default: {NAME} in the run directory; for several runs, in the current folder)",
+    )
+    into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of finished runs to show")
     into.add_argument(
         "--data", type=Path, help="folder of the data sets, for images (default: $MIXMO_DATA, else ./data)"
     )
@@ -32,7 +36,7 @@ def main(arguments: list[str]) -> None:
     page = report(*parsed.runs, which=parsed.which, data=parsed.data)
     page.save(out)
     for sentence in page.missing[:LISTED]:
-        print(f"not in it: {printable(sentence)}", file=sys.stderr)
+        print(f"missing: {printable(sentence)}", file=sys.stderr)
     if len(page.missing) > LISTED:
-        print(f"not in it: {len(page.missing) - LISTED} more, listed on the page", file=sys.stderr)
+        print(f"missing: {len(page.missing) - LISTED} more, listed on the page", file=sys.stderr)
     print_line(f"{printable(str(out))} ({len(page.html.encode()) / 1e6:.1f} MB)")

@@ -54,20 +54,23 @@ def options() -> Parser:
         "--scale",
         type=Literal[tuple(SCALES)] | None,
         default=None,
-        help="how much of the protocol is run; by default paper",
+        help="how much of the protocol to run (default: paper)",
     )
     into.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the protocol; repeatable"
     )
     into.add_argument(
-        "--seeds", type=Annotated[int | None, at_least(1)], default=None, help="how many; by default as published, or 1"
+        "--seeds",
+        type=Annotated[int | None, at_least(1)],
+        default=None,
+        help="number of seeds (default: as published, or 1)",
     )
     into.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder of runs and tables")
     into.add_argument(
         "--runs", nargs="+", action="extend", type=Path, default=[], help="folders with more runs, such as results"
     )
     into.add_argument("--dry-run", action="store_true", help="print the plan, train nothing")
-    into.add_argument("--report", action="store_true", help="make the tables from what is there, train nothing")
+    into.add_argument("--report", action="store_true", help="make the tables from finished runs, train nothing")
     into.add_argument(
         "--pages",
         nargs="+",
@@ -84,15 +87,15 @@ def options() -> Parser:
         "--minutes-left",
         type=Annotated[float | None, above(0)],
         default=None,
-        help="stop after so many minutes, every run with a checkpoint; the same command continues",
+        help="save checkpoints and stop after this many minutes; the same command continues",
     )
     into.add_argument("--ray", type=str | None, default=None, metavar="auto|ADDRESS", help="train through Ray")
-    shared = "with --ray, 1 unless given; below 1, runs share a GPU"
+    shared = "with --ray (default: 1); below 1, runs share a GPU"
     into.add_argument("--gpus-per-run", type=Annotated[float | None, at_least(0)], default=None, help=shared)
     into.add_argument(
-        "--cpus-per-run", type=Annotated[float | None, at_least(0)], default=None, help="with --ray, 1 unless given"
+        "--cpus-per-run", type=Annotated[float | None, at_least(0)], default=None, help="with --ray (default: 1)"
     )
-    into.add_argument("--corrupted", type=Path | None, default=None, help="CIFAR-100-C; by default in the data folder")
+    into.add_argument("--corrupted", type=Path | None, default=None, help="CIFAR-100-C (default: in the data folder)")
     into.add_fields(Runtime, "run", skip=FIXED)
     return into
 
@@ -101,7 +104,7 @@ def main(arguments: list[str]) -> None:
     parsed = parse(options(), arguments)
     for option, value in (("--gpus-per-run", parsed.gpus_per_run), ("--cpus-per-run", parsed.cpus_per_run)):
         if value is not None and parsed.ray is None:
-            raise UserError(f"{option} {value} is for runs that Ray shares out; give --ray auto too, or leave it out")
+            raise UserError(f"{option} {value} needs --ray; add --ray auto, or leave it out")
     if parsed.ray is not None and (parsed.jobs > 1 or parsed.minutes_left is not None):
         raise UserError("--jobs and --minutes-left are for runs on this machine; leave out --ray")
     if parsed.pages:
@@ -118,7 +121,7 @@ def main(arguments: list[str]) -> None:
     empty = [plan for plan in plans if not plan.cells]
     if empty and "all" not in parsed.names:
         named = ", ".join(plan.table.name for plan in empty)
-        raise UserError(f"{named} has nothing at --scale {empty[0].scale}; take --scale paper")
+        raise UserError(f"{named} is empty at --scale {empty[0].scale}; use --scale paper")
     plans = [plan for plan in plans if plan.cells]
     lacking = missing(needed(plans, store), store)
     if parsed.dry_run:
@@ -140,9 +143,9 @@ def main(arguments: list[str]) -> None:
 
 
 def fill_pages(pages: list[Path], results: list[Path], check: bool) -> None:
-    """Fill the tables of pages; with `check`, raise a UserError instead if that would change one."""
+    """Fill the tables of pages; with `check`, only raise a UserError if one is out of date."""
     if len(results) != 1 or not results[0].is_dir():
-        raise UserError("--pages takes its tables from one folder of runs; give it by --runs results")
+        raise UserError("--pages needs one folder of finished runs; give it by --runs results")
     for page in pages:
         if check and filled(read_page(page), results[0]) != read_page(page):
             raise UserError(f"the tables of {page} are out of date; the same command without --check fills them")

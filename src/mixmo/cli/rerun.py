@@ -18,18 +18,18 @@ def main(arguments: list[str]) -> None:
     into = parser(
         "rerun",
         "Train the recipe of a finished run again and compare. On a CPU with the same versions, weights and metrics "
-        "must be equal to the last bit; elsewhere Top1 and NLL may differ by 4 standard errors of their difference on "
+        "must be identical, bit for bit; elsewhere Top1 and NLL may differ by 4 standard errors of their difference on "
         "the same test images. Exit status 1 if they differ by more.",
     )
     into.add_argument("run", type=Path, help="finished run directory; it is not changed")
-    into.add_argument("--out", type=Path, help="run directory to write; by default a temporary one, which is removed")
+    into.add_argument("--out", type=Path, help="run directory to write (default: a temporary one, which is deleted)")
     into.add_argument("--data", type=Path, help="folder of the data sets")
-    into.add_argument("--device", help="cpu, cuda, cuda:1, ...; by default the kind of the run")
+    into.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: the device type of the run)")
     into.add_argument("--quiet", action="store_true", help="print no progress")
     parsed = parse(into, arguments)
     run = Run.open(parsed.run)
     if not run.is_finished():
-        raise UserError(f"{run.path} has not ended; `mixmo train --resume --out {run.path}` ends it")
+        raise UserError(f"{run.path} is unfinished; `mixmo train --resume --out {run.path}` completes it")
     known = run.open_networks()[0].read_environment()
     if known["device"] == "cpu":
         torch.set_num_threads(known["threads"])
@@ -57,7 +57,7 @@ def _print(found: RunDifference) -> None:
     if found.files:
         print_line(f"not identical: {', '.join(found.files)}")
     else:
-        print_line("identical to the last bit: weights, logits and metrics")
+        print_line("identical, bit for bit: weights, logits and metrics")
 
 
 def _reason(found: RunDifference) -> str:

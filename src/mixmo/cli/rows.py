@@ -46,7 +46,7 @@ def writing(form: str, out: Path | None, types: dict[str, str]) -> Iterator[Writ
 
 
 def _on_terminal(write: Write) -> Write:
-    """Write texts that do not steer the terminal."""
+    """Write texts without terminal control characters."""
     return lambda rows: write([{name: _shown(value) for name, value in row.items()} for row in rows])
 
 

@@ -16,10 +16,8 @@ DOWN = ("epoch", "top1", "updated")  # sorted from the largest
 
 def main(arguments: list[str]) -> None:
     into = parser("runs", "List the runs below a folder: state, progress, scores of the last scored epoch, time left.")
-    into.add_argument("folder", nargs="?", type=Path, help="folder to search (default: runs, or else this one)")
-    into.add_argument(
-        "--sort", type=Literal[COLUMNS], default="run", help="column to sort by, the best or newest first"
-    )
+    into.add_argument("folder", nargs="?", type=Path, help="folder to search (default: runs, else the current folder)")
+    into.add_argument("--sort", type=Literal[COLUMNS], default="run", help="column to sort by, best or newest first")
     into.add_argument("--json", action="store_true", help="print JSON, with curves")
     parsed = parse(into, arguments)
     folder = runs_folder(parsed.folder)
@@ -34,10 +32,10 @@ def main(arguments: list[str]) -> None:
 
 
 def runs_folder(given: Path | None) -> Path:
-    """Return the folder of a command's runs: the given one, else `runs` if it is here, else this one."""
+    """Return the folder of a command's runs: the given one, else `runs` if it exists, else the current folder."""
     folder = given or (Path("runs") if Path("runs").is_dir() else Path())
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give one that holds run directories")
+        raise UserError(f"{folder} is not a folder; give one that holds run directories")
     return folder
 
 

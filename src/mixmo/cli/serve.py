@@ -26,17 +26,17 @@ def main(arguments: list[str]) -> None:
     into = parser("serve", "Serve predictions over HTTP, with a page to try the network and to mix two images.")
     into.add_argument("model", nargs="?", type=Path, help=f"{MODEL}, or an ONNX file (default: {shipped()[0]})")
     into.add_argument(
-        "--host", default="127.0.0.1", help=f"address to listen on; beyond this machine, ${TOKEN} is needed"
+        "--host", default="127.0.0.1", help=f"address to listen on; other machines need a token, set in ${TOKEN}"
     )
-    into.add_argument("--port", type=Annotated[int, PORT], default=8000, help="port to listen on; 0: a free one")
+    into.add_argument("--port", type=Annotated[int, PORT], default=8000, help="port to listen on; 0: any free port")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
-    into.add_argument("--device", default="auto", help="where to predict")
+    into.add_argument("--device", default="auto", help="device to predict on")
     into.add_argument(
         "--calibrate-on",
         type=Path,
         section="calibration",
-        help="held-out images to calibrate with: a folder of class folders, or a CSV of path,label; by default what "
-        "was saved with the model, or the validation images of the run",
+        help="held-out images to calibrate with: a folder of class folders, or a CSV of path,label; by default the "
+        "calibration saved with the model, or the validation images of the run",
     )
     into.add_argument(
         "--sets", type=Literal["lac", "aps", "raps"], section="calibration", help="conformal method (lac)"
@@ -73,14 +73,14 @@ def main(arguments: list[str]) -> None:
 
 
 def open_backend(parsed: Namespace) -> "Backend":
-    """Open the model that was named: an ONNX file, or networks with their calibration."""
+    """Open the given model: an ONNX file, or networks with their calibration."""
     from mixmo.serve.backends import OnnxBackend, TorchBackend
 
     if parsed.model is not None and parsed.model.suffix == ".onnx":
         if any(value is not None for value in (parsed.calibrate_on, parsed.sets, parsed.level, parsed.risk)):
-            raise UserError("an ONNX file keeps the calibration that it was exported with; calibrate before exporting")
+            raise UserError("an ONNX file keeps the calibration of its export; calibrate the network before exporting")
         return OnnxBackend(parsed.model)
     parsed.model = parsed.model or Path(shipped()[0])
     models = open_models([parsed.model], parsed.which, Runtime(device=parsed.device).resolve())
-    name = parsed.model.name if parsed.model.is_absolute() else str(parsed.model)  # clients shall see no paths
+    name = parsed.model.name if parsed.model.is_absolute() else str(parsed.model)  # clients must not see paths
     return TorchBackend([model.net for model in models], name, calibrated(models, parsed))

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
         "--report",
         type=bool,
         default=True,
-        help="keep report.html in the run directory fresh, where `mixmo[report]` is installed",
+        help="update report.html in the run directory during training, if `mixmo[report]` is installed",
     )
     into.add_fields(Runtime, "run")
     parsed = parse(into, arguments)
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _write_report(file: Path, run: Run, runtime: Runtime) -> None:
-    """Write the report of the finished run and say where; the run is worth more than its report."""
+    """Write the report of the finished run and print its path; an error does not fail the command."""
     try:
         report(run, data=runtime.data).save(file)
     except Exception as error:  # whatever it is, the training has ended well

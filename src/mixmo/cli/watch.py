@@ -14,21 +14,19 @@ from mixmo.utils.text import printable
 def main(arguments: list[str]) -> None:
     into = parser(
         "watch",
-        "Serve a live page of all runs below a folder on this machine only: state, scores, curves, time left. It reads "
-        "and never writes; Ctrl-C ends it.",
+        "Serve a live page of all runs below a folder, for this machine only: state, scores, curves, time left. It "
+        "writes no files; Ctrl-C stops it.",
     )
-    into.add_argument("folder", nargs="?", type=Path, help="folder to watch (default: runs, or else this one)")
-    into.add_argument(
-        "--port", type=Annotated[int, PORT], default=8420, help="port of this machine; 0 for any that is free"
-    )
+    into.add_argument("folder", nargs="?", type=Path, help="folder to watch (default: runs, else the current folder)")
+    into.add_argument("--port", type=Annotated[int, PORT], default=8420, help="port to listen on; 0: any free port")
     into.add_argument(
         "--every",
         type=Annotated[float, Range(0, 86_400, "(]")],
         default=2.0,
-        help="seconds between two looks at the folder",
+        help="seconds between two checks of the folder",
     )
     parsed = parse(into, arguments)
     folder = runs_folder(parsed.folder)
     with serve(folder, parsed.port, parsed.every) as watching:
-        print_line(f"watching {printable(str(folder))} at {watching.address}  (Ctrl-C ends it)")
+        print_line(f"watching {printable(str(folder))} at {watching.address}  (Ctrl-C stops it)")
         watching.wait()

@@ -117,7 +117,7 @@ def _corrupted(name: str, root: Path) -> Findings:
         again = f"delete {folder}, and {remedy(name, root)}"
         found = {path.stem for path in folder.glob("*.npy")} - {"labels"}
         faults += [f"{folder / missing}.npy is missing; {again}" for missing in sorted(expected - found)]
-        faults += [f"{folder / other}.npy is no known corruption; remove it" for other in sorted(found - expected)]
+        faults += [f"{folder / other}.npy is not a known corruption; remove it" for other in sorted(found - expected)]
         cells = corrupted.corrupted(folder)
     except UserError as error:
         return Findings("", [*faults, str(error)])

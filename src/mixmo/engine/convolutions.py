@@ -36,7 +36,7 @@ class Convolutions:
 def choose_kernels(
     net: Ensemble, size: tuple[int, int, int], batch: int, precision: str, device: torch.device, world: World
 ) -> list[Convolutions]:
-    """Let the fastest of cuDNN and the Triton kernels compute each 3x3 convolution of a training batch.
+    """Compute each 3x3 convolution of a training batch by the faster of cuDNN and the Triton kernels.
 
     Where the kernels cannot run (no Triton, no GPU from Ampere on, no half precision), nothing changes.
 
@@ -113,7 +113,7 @@ def cudnn_benchmark() -> Iterator[None]:
 
 
 def summary(found: list[Convolutions]) -> str:
-    """Return the line that says what was chosen."""
+    """Return the line that shows the choices."""
     ours = [each for each in found if each.choice.kernel != CUDNN]
     count, of = (sum(each.layers for each in some) for some in (ours, found))
     saved = sum(each.layers * each.choice.gain_ms for each in ours)

@@ -1,4 +1,4 @@
-"""What training does with a disk that is full, read-only or gone: it warns, goes on, and tries again."""
+"""Handle a disk that is full, read-only or missing during training: warn, go on, and try again later."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from mixmo.storage.files import DiskError, remedy
 
 
 class Disk:
-    """The checkpoints and metrics of a run, of which a write may fail until the training ends."""
+    """Checkpoints and metrics of a run; a failed write is an error only at the end of the training."""
 
     def __init__(self, run: Run, checkpoints: Checkpoints) -> None:
         self.run, self.checkpoints = run, checkpoints
@@ -19,20 +19,20 @@ class Disk:
         self.warned = False
 
     def log(self, record: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl, or keep it until one can be written."""
+        """Append a line to metrics.jsonl, or keep it until the disk can be written again."""
         self.unlogged.append(record)
         with self._warned():
             self._write_lines()
 
     def settle(self) -> None:
-        """Wait for the last checkpoint, and write the lines that are missing."""
+        """Wait for the last checkpoint, and write the missing lines."""
         with self._warned():
             self.checkpoints.wait()
         with self._warned():
             self._write_lines()
 
     def finish(self) -> None:
-        """As `settle`, but an error if lines cannot be written: nothing comes after this."""
+        """As `settle`, but raise an error if lines cannot be written: there is no later attempt."""
         with self._warned():  # the last checkpoint is written next
             self.checkpoints.wait()
         self._write_lines()
@@ -44,7 +44,7 @@ class Disk:
 
     @contextmanager
     def _warned(self) -> Iterator[None]:
-        """Turn an error of the disk into a warning, once."""
+        """Turn a DiskError into a warning; only the first one is shown."""
         try:
             yield
         except DiskError as error:

@@ -73,7 +73,7 @@ class World:
         return [value]
 
     def silent(self) -> list[int]:
-        """Return the ranks that do not call this too within some seconds: those that were lost."""
+        """Return the ranks of lost processes: those that do not call this method too within some seconds."""
         return []
 
 
@@ -150,7 +150,7 @@ class Processes(World):
 
 @functools.cache
 def world(accelerator: str, wait: float) -> World:
-    """Return the processes that torchrun or Slurm started, which `wait` seconds for each other, or this one alone."""
+    """Return the processes that torchrun or Slurm started, with a timeout of `wait` seconds, or this one alone."""
     if not (dist.is_torchelastic_launched() or slurm()):
         return World()
     try:
@@ -180,7 +180,7 @@ def slurm() -> bool:
 
 @contextmanager
 def lost_processes_named(world: World, out: Path) -> Iterator[None]:
-    """Raise a UserError that names the processes that have ended or do not answer, if an error means that."""
+    """Turn an error of a lost connection into a UserError that names the processes that do not respond."""
     words = ("Connection closed by peer", "Connection reset by peer", "gloo", "NCCL", "Timed out", "timed out")
     try:
         yield
@@ -192,8 +192,8 @@ def lost_processes_named(world: World, out: Path) -> Iterator[None]:
         kept = f"the checkpoint of step {max(steps)} is complete" if steps else "no checkpoint exists"
         reason = re.sub(r"^\[\S+\] ", "", first_line(error)).partition(". ")[0]  # without source file and advice
         who = [f"process {rank}" for rank in world.silent()] or ["another process"]
-        what = f"{' and '.join(who)} of this training has ended or does not answer ({reason})"
-        raise UserError(f"{what}; {kept}: start all of them again with --resume") from error
+        what = f"{' and '.join(who)} of this training has ended or does not respond ({reason})"
+        raise UserError(f"{what}; {kept}: restart all processes with --resume") from error
 
 
 def all_mean(values: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def load_start(net: Ensemble, recipe: Recipe, dataset: Dataset) -> None:
 
 
 def load_teacher(recipe: Recipe, dataset: Dataset) -> Ensemble | None:
-    """Return the trained network whose predictions are learned too; it must read the same images."""
+    """Return the teacher network; classes, normalisation and image size must be those of the training."""
     if recipe.teacher is None:
         return None
     teacher, same = load(recipe.teacher), (dataset.classes, dataset.mean, dataset.std, recipe.seen(dataset.size))

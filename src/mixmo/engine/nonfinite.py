@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient is NaN or infinite: skipped on the device, without waiting for it."""
+"""Skip steps whose loss or gradient is NaN or infinite, on the device, without synchronisation."""
 
 import torch
 from torch import Tensor, nn

@@ -32,20 +32,20 @@ def check_fit(recipe: Recipe, dataset: Dataset) -> None:
 
 
 def check_classes(recipe: Recipe, dataset: Dataset) -> None:
-    """Raise an error if a class has no training image, or only ones that are held out."""
+    """Raise an error if a class has no training image that is not held out."""
     labels = dataset.train.labels
     rest, _ = held_out_rows(len(labels), recipe.held_out(len(labels)), recipe.seed)
     counts = labels.cpu()[rest].bincount(minlength=len(dataset.classes))
     if empty := [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if not count]:
-        held = f" once validation = {recipe.validation:g} is held out" if recipe.validation else ""
-        raise UserError(f"classes without a training image in {dataset.name}{held}: {', '.join(empty[:5])}; add some")
+        held = f", with validation = {recipe.validation:g} held out" if recipe.validation else ""
+        raise UserError(f"classes without training images in {dataset.name}{held}: {', '.join(empty[:5])}; add images")
 
 
 def check_mask(recipe: Recipe, net: Ensemble, size: tuple[int, int, int]) -> None:
     """Raise an error if the features of images (C, H, W) are too small for the mask."""
     h, w = grid(*recipe.seen(size)[1:], net.stride)
     if recipe.mask in MASKS and recipe.members > 1 and min(h, w) < (least := MASKS[recipe.mask].minimum):
-        raise UserError(f"mask '{recipe.mask}' needs features of {least}x{least}, not {h}x{w}; take another mask")
+        raise UserError(f"mask '{recipe.mask}' needs features of {least}x{least}, not {h}x{w}; use another mask")
 
 
 def check_samples(recipe: Recipe, samples: int) -> None:
@@ -53,15 +53,15 @@ def check_samples(recipe: Recipe, samples: int) -> None:
     unique, left = recipe.batch_size // recipe.repetition, samples - recipe.held_out(samples)
     if left < unique:
         wanted = f"validation = {recipe.validation} and a step of batch_size = {recipe.batch_size} ({unique} images)"
-        raise UserError(f"{wanted} need more than the {samples} training images of {recipe.dataset}; take less")
+        raise UserError(f"{wanted} need more than the {samples} training images of {recipe.dataset}; lower one of them")
 
 
 def check_crop(recipe: Recipe, height: int, width: int) -> None:
-    """Raise an error if a random crop could show none of the image."""
+    """Raise an error if a random crop could contain no pixel of the image."""
     _, *sides = recipe.seen((1, height, width))
     if recipe.crop >= min(sides):
         padded = f"crop = {recipe.crop} pads images of {height} x {width} pixels"
-        raise UserError(f"{padded} so far that some crops would show nothing; take at most {min(sides) - 1}")
+        raise UserError(f"{padded} so far that some crops would contain only padding; set at most {min(sides) - 1}")
 
 
 def check_memory(
@@ -100,7 +100,7 @@ def check_same(recipe: Recipe, dataset: Dataset, world: World) -> None:
             if different := [key for key, value in first.items() if other[what][key] != value]:
                 raise UserError(
                     f"process {rank} has another {what} than process 0 ({', '.join(different[:3])} differ); "
-                    "start all with the same command, where they find the same files"
+                    "start all of them with the same command and the same files"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Replay the steps before a NaN or infinite loss, to see where it comes from."""
+"""Replay the steps before a NaN or infinite loss to find its cause."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ class Replayed(NamedTuple):
 
 
 def replay(run: Run | str | Path, runtime: Runtime | None = None) -> Replayed | None:
-    """Take the steps from the last checkpoint of a run to its first NaN or infinite loss again; write nothing.
+    """Repeat the steps from the last checkpoint of a run to its first NaN or infinite loss; write nothing.
 
     Args:
         run: A run directory with nonfinite.json.

@@ -13,10 +13,10 @@ from mixmo.utils.errors import UserError, first_line
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how a recipe runs; nothing here changes what it computes, beyond rounding.
+    """Where and how a recipe runs. Apart from rounding, these options do not change the result.
 
-    Three options have an influence on the result all the same: `minutes` chooses the number of epochs, with
-    `score_every` only the scored epochs can be the best one, and `on_nan` decides what follows a NaN.
+    There are three exceptions: `minutes` chooses the number of epochs, with `score_every` only scored epochs can be the
+    best one, and `on_nan` defines what happens after a NaN.
     """
 
     device: str = "auto"
@@ -30,10 +30,10 @@ class Runtime:
     compile: bool | None = None
     """Compile the training step with torch.compile (default: on a GPU only)."""
     kernels: Literal["cudnn", "auto"] = "cudnn"
-    """Kernels of the 3x3 convolutions: cudnn, or auto, which times cuDNN and the Triton kernels of the package before
-    the first step and takes the fastest (experimental: not measured on a GPU yet)."""
+    """Kernels of the 3x3 convolutions: cudnn; or auto, which times cuDNN and the package's Triton kernels before the
+    first step and uses the faster one (experimental: not measured on a GPU yet)."""
     minutes: Annotated[float | None, Range(0, 1e7, "(]")] = None
-    """Time budget: the number of epochs, and with it the schedule, is chosen from the time of the first steps."""
+    """Time budget in minutes: the time of the first steps determines the number of epochs, and so the schedule."""
     score_every: Annotated[int, at_least(1)] = 1
     """Score the test set every this many epochs, and after the last one."""
     save_seconds: Annotated[float, at_least(0)] = 30.0
@@ -45,13 +45,13 @@ class Runtime:
     compact: bool = False
     """Write checkpoints and weights in bfloat16: half the size, but a resumed run continues from rounded weights."""
     on_nan: Literal["stop", "skip", "rollback"] = "stop"
-    """After a NaN or infinite loss: stop, and keep the last checkpoint; skip the updates of such steps; or roll back to
-    the last checkpoint and go on with other random draws, at most 3 times."""
+    """After a NaN or infinite loss: stop and keep the last checkpoint; skip the updates of such steps; or roll back to
+    the last checkpoint and continue with other random draws, at most 3 times."""
     logger: str | None = None
     """Also log every scored epoch to csv, tensorboard, or a class with Lightning's logger interface
     (my.module.Logger); separate several with commas."""
     wait_seconds: Annotated[float, above(0)] = 1800.0
-    """Several processes: how long they wait for one that is slow or stopped before the training ends."""
+    """With several processes: how long to wait for a slow or stopped one before the training ends."""
     quiet: bool = False
     """Print no progress."""
 
@@ -65,7 +65,7 @@ class Runtime:
         return device.type == "cuda" if self.compile is None else self.compile
 
     def options(self, device: torch.device) -> dict[str, Any]:
-        """Return the options that change numbers, if only the last bits: what a rerun needs to be identical."""
+        """Return the options that affect numbers, even if only by rounding: a rerun needs them to be identical."""
         chosen = {name: getattr(self, name) for name in ("score_every", "compact", "on_nan", "kernels")}
         return {**chosen, "compile": self.compiled(device)}
 

@@ -21,9 +21,9 @@ class DivergedError(UserError):
 
 
 def diverged(what: str, recipe: Recipe) -> DivergedError:
-    remedy = f"take a lower lr (it is {recipe.lr}) or a longer warmup, and another --out"
-    go_on = "--resume with --on-nan skip or rollback, if it was a rare batch"
-    return DivergedError(f"{what}: training diverged, and nothing more was saved; {remedy}; or {go_on}")
+    remedy = f"train again with a lower lr (it is {recipe.lr}) or a longer warmup into another --out"
+    go_on = "continue by --resume with --on-nan skip or rollback"
+    return DivergedError(f"{what}: training diverged and saved nothing after its last checkpoint; {remedy}, or {go_on}")
 
 
 def check_outputs(logits: Tensor, recipe: Recipe) -> None:

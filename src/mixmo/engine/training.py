@@ -109,7 +109,7 @@ def train(
 
 
 def _rolled_back(trainer: Trainer, until: int | None) -> int:
-    """Train; if it diverges, return how many rollbacks there are with the one that is due, 0 if none is."""
+    """Train; if it diverges and a rollback is allowed, return the number of rollbacks including this one, else 0."""
     try:
         trainer.run(until)
     except DivergedError as error:
@@ -118,14 +118,18 @@ def _rolled_back(trainer: Trainer, until: int | None) -> int:
             raise
         latest = trainer.checkpoints.latest()
         back = f"the checkpoint of step {int(latest.name)}" if latest else "the start"
-        say(f"rollback {count} of {ROLLBACKS}: {str(error).partition(' (')[0]}; back to {back}, with other draws")
+        say(
+            f"rollback {count} of {ROLLBACKS}: {str(error).partition(' (')[0]}; continuing from {back} with other draws"
+        )
         return count
     return 0
 
 
 def warn_if_useless(run: Run, classes: int) -> None:
-    """Warn if a finished network predicts far worse than one that gives every class the same probability."""
+    """Warn if the NLL of a finished network is far above that of a uniform prediction."""
     nll, uniform = run.read_metrics()[-1]["test"]["ensemble"]["nll"], math.log(classes)
     if nll > WORSE * uniform:
         problem = f"the last epoch's NLL of {nll:.4g} is far above that of a uniform prediction, {uniform:.4g}"
-        warnings.warn(f"{problem}: training diverged; take a lower lr (it is {run.recipe.lr:g})", stacklevel=3)
+        warnings.warn(
+            f"{problem}: training diverged; train again with a lower lr (it is {run.recipe.lr:g})", stacklevel=3
+        )

@@ -131,7 +131,7 @@ def is_dataset(on: str) -> bool:
     if on.startswith(PREFIX) or (on in data.DATASETS and not Path(on).exists()):
         return True
     if not Path(on).exists():
-        raise UserError(f"{on} is no folder, CSV of path,label or data set ({', '.join(data.DATASETS)}); give one")
+        raise UserError(f"{on} is not a folder, CSV of path,label or data set ({', '.join(data.DATASETS)}); give one")
     return False
 
 

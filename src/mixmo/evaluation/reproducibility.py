@@ -39,7 +39,7 @@ class RunDifference(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the runs must be identical: the same environment, and a CPU."""
+        """Whether the runs must be identical: on a CPU in the same environment."""
         return not self.environment
 
     @property
@@ -60,7 +60,7 @@ def compare_trainings(first: Run, second: Run) -> RunDifference:
     """
     for run in (first, second):
         if not run.is_finished():
-            raise UserError(f"{run.path} has not ended; finish it with `mixmo train --resume --out {run.path}`")
+            raise UserError(f"{run.path} is unfinished; complete it with `mixmo train --resume --out {run.path}`")
     files = []
     for one, two in zip(first.open_networks(), second.open_networks(), strict=True):
         files += [str((two.path / name).relative_to(second.path)) for name in _differing(one, two)]
@@ -68,11 +68,11 @@ def compare_trainings(first: Run, second: Run) -> RunDifference:
 
 
 def _environment(first: Run, second: Run) -> dict[str, tuple[Any, Any]]:
-    """Return what differs; a GPU counts as different from itself, since it chooses its kernels by their speed."""
+    """Return the differences of the environments. Two runs on a GPU always differ: kernels are chosen by timing them."""
     one, two = (run.open_networks()[0].read_environment() for run in (first, second))
     differing = {key: (one.get(key), two.get(key)) for key in {**one, **two} if one.get(key) != two.get(key)}
     if not differing and one["device"] != "cpu":
-        differing["kernels"] = ("chosen by their speed", "chosen by their speed")
+        differing["kernels"] = ("chosen by timing", "chosen by timing")
     return differing
 
 
@@ -93,7 +93,7 @@ def _equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 def _scores(first: LabelledLogits, second: LabelledLogits) -> list[ScoreDifference]:
     if not torch.equal(first.labels, second.labels):
-        raise UserError("the two runs were tested on different images; give the --data of the first one")
+        raise UserError("the two runs were evaluated on different test images; give the --data of the first run")
     kinds: Sequence[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = (
         ("Top1", lambda logits_NK, labels_N: (logits_NK.argmax(1) == labels_N).double()),
         ("NLL", lambda logits_NK, labels_N: cross_entropy(logits_NK, labels_N, reduction="none")),

@@ -173,7 +173,7 @@ def _check_images(name: str, images: object, size: Size) -> None:
 
 def _check_test(test: object, size: Size) -> None:
     if not isinstance(test, tuple | list) or len(test) != 2:
-        raise UserError(f"test is a {type(test).__name__}; give the pair (images, labels)")
+        raise UserError(f"test is a {type(test).__name__}; give a pair (images, labels)")
     images, labels = test
     _check_images("test images", images, size)
     check_dense("test labels", labels)

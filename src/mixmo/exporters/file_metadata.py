@@ -60,7 +60,7 @@ class Metadata:
 
     @classmethod
     def from_strings(cls, strings: Mapping[str, str]) -> "Metadata":
-        """Restore what `to_strings` returned; a UserError if it is not all there."""
+        """Restore the metadata from the output of `to_strings`; raise a UserError if a part is missing."""
         try:
             saved = {field.name: strings[field.name] for field in fields(cls) if field.name in strings}
             known: dict[str, Any] = {
@@ -73,7 +73,7 @@ class Metadata:
                     known[name] = kind(**known[name])
             return cls(**known)
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"the file has no metadata of mixmo ({error}); write it with `mixmo export`") from error
+            raise UserError(f"the file has no mixmo metadata ({error}); write it with `mixmo export`") from error
 
 
 def check_statistics(

@@ -36,7 +36,7 @@ def describe(net: Ensemble) -> list[dict[str, Any]]:
 def build(architecture: dict[str, Any], stored: Mapping[str, torch.Size], model: nn.Module | None = None) -> Ensemble:
     """Build a network without its trained weights, which have the shapes `stored`.
 
-    The architecture may be a stranger's: a network of `mixmo.create` is built on the meta device, and a backbone first
+    The architecture may be untrusted: a network of `mixmo.create` is built on the meta device, and a backbone first
     without its weights, to see that it has no more of them than are stored. `model` is the bare backbone, for one that
     no library makes.
     """

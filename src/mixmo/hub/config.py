@@ -44,7 +44,9 @@ def find(where: Path | str, revision: str | None = None, token: str | None = Non
 def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
-        raise UserError(f"{folder} is no run directory and no saved network: it has neither recipe.yaml nor {CONFIG}")
+        raise UserError(
+            f"{folder} is neither a run directory nor a saved network: it has neither recipe.yaml nor {CONFIG}"
+        )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -162,7 +162,7 @@ def push_to_hub(
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if not HUB_NAME.fullmatch(str(name)):
-        raise UserError(f"'{name}' is no name on the Hub; give OWNER/NAME")
+        raise UserError(f"'{name}' is not a name on the Hub; give OWNER/NAME")
     with tempfile.TemporaryDirectory() as temporary:
         folder = save_pretrained(net, Path(temporary) / "model", about=about, calibration=calibration, name=name)
         api = HfApi(token=token)

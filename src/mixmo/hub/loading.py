@@ -39,7 +39,9 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
     path = check_path("where", where)
     if not is_run(path):
         if which != "last":
-            raise UserError(f"which = '{which}', but {where} is no run directory; a saved network has one epoch only")
+            raise UserError(
+                f"which = '{which}', but {where} is not a run directory; a saved network has one epoch only"
+            )
         return from_pretrained(where, model)
     run = Run.open(path)
     if run.recipe.networks > 1:

@@ -68,7 +68,7 @@ def predict(
     """
     nets = [unwrap_ensemble(net) for net in (nets if isinstance(nets, Sequence | nn.ModuleList) else [nets])]
     if not nets:
-        raise UserError("there is no network; give one, or several as one ensemble")
+        raise UserError("no network was given; give one, or several as one ensemble")
     pixels = _checked(images, nets)
     check_whole("batch_size", 1 if batch_size is None else batch_size)
     if not isinstance(calibration, Calibration | None):

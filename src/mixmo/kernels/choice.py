@@ -1,4 +1,4 @@
-"""The choice between cuDNN and the Triton kernels, by measuring both: the fastest that is right."""
+"""The choice between cuDNN and the Triton kernels: the fastest one whose result is correct."""
 
 import math
 import statistics
@@ -57,7 +57,7 @@ def choose(shape: Shape, direction: str, dtype: torch.dtype, device: torch.devic
 
 
 def fastest(cudnn: Sequence[Call], candidates: Mapping[str, Sequence[Call]], milliseconds: Timer) -> Choice:
-    """Return the choice; a candidate that fails, or computes something else than cuDNN, does not count."""
+    """Return the choice; a kernel that fails or disagrees with cuDNN is not a candidate."""
     expected, cudnn_ms = cudnn[0]().float(), milliseconds(cudnn)
     times: dict[str, float] = {}
     for name, calls in candidates.items():

@@ -1,4 +1,4 @@
-"""The three convolutions of a layer in training: forward, gradient by the input, gradient by the weights."""
+"""The three convolutions of a layer in training: forward, gradient of the input, gradient of the weights."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

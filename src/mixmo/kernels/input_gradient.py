@@ -1,4 +1,4 @@
-"""The gradient of a 3x3 convolution by its input.
+"""The gradient of a 3x3 convolution with respect to its input.
 
     dx[n, h, w, c] = sum over u, v, k of dy[n, (h + p - u) / s, (w + p - v) / s, k] w[k, u, v, c]
 

@@ -1,4 +1,4 @@
-"""The gradient of a 3x3 convolution by its weights.
+"""The gradient of a 3x3 convolution with respect to its weights.
 
     dw[k, u, v, c] = sum over n, i, j of x[n, s i + u - p, s j + v - p, c] dy[n, i, j, k]
 

@@ -21,5 +21,7 @@ def check_predictions(logits_MNK: Tensor, labels_N: Tensor) -> tuple[Tensor, Ten
         given = f"{labels_N.dtype} of shape {tuple(labels_N.shape)}"
         raise UserError(f"labels_N is {given}; pass one class index (integer) for each of {samples} samples")
     if labels_N.min() < 0 or labels_N.max() >= classes:
-        raise UserError(f"labels_N contains values that are no class; the classes of the logits are 0 to {classes - 1}")
+        raise UserError(
+            f"labels_N contains values that are not class indices; the classes of the logits are 0 to {classes - 1}"
+        )
     return logits_MNK.detach().double(), labels_N.long()

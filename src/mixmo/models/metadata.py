@@ -69,7 +69,7 @@ class About:
                 known["calibration"] = Calibration.from_dict(known["calibration"])
             return cls(**known)
         except TypeError as error:
-            raise UserError(f"this is no metadata of a network ({error}); save the network again") from error
+            raise UserError(f"this is not the metadata of a network ({error}); save the network again") from error
 
 
 def _is_side(value: object) -> bool:

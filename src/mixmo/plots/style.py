@@ -99,7 +99,7 @@ def check_target(path: Path, force: bool) -> None:
     if path.suffix.removeprefix(".").lower() not in FORMATS:
         raise UserError(f"--out {path} is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file; name it so")
     if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else f"lies in {path.parent}, which is no folder"
+        what = "is a folder" if path.is_dir() else f"lies in {path.parent}, which is not a folder"
         raise UserError(f"--out {path} {what}; name a file in an existing folder")
     if path.exists() and not force:
         raise UserError(f"{path} exists already; give --force to replace it, or another --out")

@@ -106,7 +106,7 @@ def allowed(hint: Any) -> str:
 
 
 def too_large(value: object) -> str:
-    """Return what to say of a number that PyTorch cannot hold."""
+    """Return the remark on a number that PyTorch cannot represent."""
     return ", below 2^63" if isinstance(value, int | float) and LARGEST < abs(value) < math.inf else ""
 
 

@@ -40,17 +40,17 @@ class Recipe:
     model: Annotated[str, OneOf("model", FAMILIES, others=BACKBONES)] = "wrn"
     """Network family (`mixmo list models`), or a backbone: timm/NAME, torchvision/NAME or module:function."""
     depth: Annotated[int, Range(1, DEEPEST)] = 28
-    """Depth d of the network, in layers; of a family."""
+    """Depth d of the network, in layers; for network families only."""
     width: Annotated[int, Range(1, 10_000)] = 10
-    """Width multiplier w of the network; of a family."""
+    """Width multiplier w of the network; for network families only."""
     pretrained: bool = False
     """Start from the published weights of the backbone (timm, torchvision); `weights` and `start` replace them."""
     weights: str | None = None
     """File of pretrained weights of the backbone: safetensors, or a state dict of torch.save; `start` replaces them."""
     stem: str | None = None
-    """Name of the backbone's first layer, where it is not found. By default it is found."""
+    """Name of the backbone's first layer. By default it is found automatically."""
     head: str | None = None
-    """Name of the backbone's last layer, where it is not found. By default it is found."""
+    """Name of the backbone's last layer. By default it is found automatically."""
     drop_path: Annotated[float, Range(0, 1, "[)")] = 0.0
     """Drop path (stochastic depth) rate of the backbone."""
     members: Annotated[int, Range(1, MOST_MEMBERS)] = 2
@@ -63,11 +63,11 @@ class Recipe:
     start: str | None = None
     """Pretrained network to start from: run directory, saved folder, shipped name or Hub name. By default none."""
     diversity: Annotated[float, PROBABILITY] = 0.5
-    """Initial diversity of members that start from one pretrained network, from 0 (identical) to 1 (own channels)."""
+    """Initial diversity of members that start from one pretrained network: 0 (identical) to 1 (disjoint channels)."""
     teacher: str | None = None
-    """Trained network whose predictions the heads learn too, given as `start` is. By default none."""
+    """Teacher for distillation: a trained network, given in the same way as `start`. By default none."""
     teacher_weight: Annotated[float, PROBABILITY] = 0.5
-    """With a teacher: share of its predictions in the targets."""
+    """With a teacher: weight of its predictions in the targets."""
 
     networks: Annotated[int, Range(1, 1000)] = 1
     """Networks trained independently with consecutive seeds and evaluated as one ensemble."""
@@ -85,13 +85,13 @@ class Recipe:
     rho: Annotated[float, PROBABILITY] = 0.0
     """Input repetition (MIMO): probability that all members get the same image with the same crop."""
     unmix: Literal["none", "mask", "fadeout"] = "none"
-    """Unmixing: each head pools the last features under its own mask; fadeout ends as plain pooling."""
+    """Unmixing: each head pools the last features under its own mask; fadeout changes to plain pooling by the end."""
     curriculum: Literal["none", "ratio", "repetition"] = "none"
-    """In the first half of training, mixing ratios start at almost one image, or input repetition starts at 1."""
+    """Over the first half of training: mixing ratios start close to one image, or input repetition starts at 1."""
 
     size: Annotated[int | None, at_least(1)] = None
     """Side of the network's input, in pixels: a random crop in training, the center crop in testing; smaller images are
-    enlarged. By default all."""
+    enlarged. By default the whole image."""
     crop: Annotated[int, at_least(0)] = 4
     """Padding of the random crop, in pixels; 0 for no padding."""
     crop_scale: Annotated[float, Range(0, 1, "(]")] = 1.0
@@ -133,7 +133,7 @@ class Recipe:
     repetition: Annotated[int, at_least(1)] = 2
     """Batch repetition b: each image occurs b times per batch; b times the steps, 1 / b of the learning rate."""
     grad_accum_steps: Annotated[int, at_least(1)] = 1
-    """Gradient accumulation: parts of the batch that are computed one after the other."""
+    """Gradient accumulation: number of parts of the batch, computed one after the other."""
     epochs: Annotated[int, at_least(1)] = 300
     """Passes over the training set."""
     lr: Annotated[float, above(0)] = 0.1
@@ -147,13 +147,13 @@ class Recipe:
     weight_decay: Annotated[float, at_least(0)] = 6e-4
     """Weight decay. 6e-4 is the paper's l2 factor 3e-4: its code adds 3e-4 |w|^2 to the loss."""
     decay_norms: bool = True
-    """Weight decay of norms, biases and other vectors too."""
+    """Apply weight decay to norms, biases and other vectors too."""
     layer_decay: Annotated[float, Range(0, 1, "(]")] = 1.0
     """Layer-wise learning-rate decay: factor per block, from the last one down to the first."""
     head_lr: Annotated[float, above(0)] = 1.0
-    """Factor of the learning rate of the heads, and of the stems of several members."""
+    """Factor on the learning rate of the heads and, with several members, of the stems."""
     clip_grad: Annotated[float, at_least(0)] = 0.0
-    """Largest norm of the gradient; 0 does not clip."""
+    """Gradient clipping: maximum norm of the gradient; 0 does not clip."""
     label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.0
     """Label smoothing: share of the target that is spread over all classes."""
     warmup: Annotated[float, at_least(0)] = 1.0
@@ -167,10 +167,10 @@ class Recipe:
     average: Annotated[float, at_least(0)] = 0.0
     """Evaluate an exponential moving average (EMA) of the weights over so many epochs; 0 evaluates the last weights."""
     patience: Annotated[int, at_least(0)] = 0
-    """Early stopping: epochs without a better Top1 on the validation images; 0 trains all epochs."""
+    """Early stopping after this many epochs without a better Top1 on the validation images; 0 trains all epochs."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision of the arithmetic; the weights are float32 in all. fp16 scales the loss."""
+    """Precision of the computation; weights are always float32. fp16 uses loss scaling."""
     seed: Annotated[int, at_least(0)] = 0
     """Random seed of the initial weights and of all random draws."""
 
@@ -203,7 +203,7 @@ class Recipe:
             if self.members > 1 and getattr(self, name) not in ("none", 0):
                 raise UserError(f"{name} = {getattr(self, name)} is for single networks; set members = 1")
         if "none" not in (self.feature_mixing, self.saliency):
-            raise UserError(f"saliency = {self.saliency} excludes feature_mixing = {self.feature_mixing}; take one")
+            raise UserError(f"saliency = {self.saliency} excludes feature_mixing = {self.feature_mixing}; set only one")
         for name in ("encoders", "heads"):
             if getattr(self, name) not in (None, 1, self.members):
                 raise UserError(f"{name} = {getattr(self, name)}; it must be 1 or members = {self.members}")
@@ -222,9 +222,11 @@ class Recipe:
                 given = f"{name} = {quoted(value)}"
                 raise UserError(f"{given} is for {kind}, not for model = {quoted(self.model)}; leave it out")
         if self.is_backbone and self.mask == "concat":
-            raise UserError(f"mask = concat changes the layer after the stem; {self.model} takes another mask")
+            raise UserError(
+                f"mask = concat changes the layer after the stem, which {self.model} does not support; set another mask"
+            )
         if self.teacher and (self.saliency != "none" or self.association != "own"):
-            raise UserError("a teacher needs association = own and no saliency; leave one of them out")
+            raise UserError("teacher needs association = own and saliency = none; set these, or leave teacher out")
 
     @property
     def is_backbone(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the logits of a run say beyond its scores: calibration, risk, classes, and where its members disagree."""
+"""Analyse the logits of a run beyond its scores: calibration, risk, classes, disagreement of the members."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -19,7 +19,7 @@ NAME = "report.html"
 
 
 class Page:
-    """A report: one HTML page that needs nothing else. A notebook shows it; `save` writes it to a file.
+    """A report: one self-contained HTML page. A notebook shows it; `save` writes it to a file.
 
     Attributes:
         html: The page.
@@ -30,10 +30,10 @@ class Page:
         self.html, self.missing = render(document), list(document.missing)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to a file; another report there is replaced, another file raises an error."""
+        """Write the page to a file. An existing report is replaced; any other file raises an error."""
         file = check_path("path", path)
         if file.exists() and not is_report(file):
-            raise UserError(f"{file} exists and is no report; name another file")
+            raise UserError(f"{file} exists and is not a report; give another file")
         with atomic_write(file) as temporary:
             temporary.write_text(self.html, encoding="utf-8")
         return file
@@ -65,7 +65,7 @@ def report(
         raise unknown("epoch", which, WHICH)
     paths = [run.path if isinstance(run, Run) else check_path("run", run) for run in runs]
     if not paths:
-        raise UserError("no run is given; give one run directory or more")
+        raise UserError("no run was given; give at least one run directory")
     check_different(paths)
     return Page(document(paths, which, None if data is None else check_path("data", data)))
 

@@ -91,7 +91,7 @@ def histogram_chart(found: Reliability) -> Chart:
     total, wrong = sum(columns["count"]), sum(columns["count"][1::2])
     sure = found.samples[-2:].sum().item()
     alt = f"Histogram of the confidence of {total:,} images, {wrong:,} of them wrong; {sure:,} have more than 90 %."
-    about = "Probability of the predicted class, before temperature."
+    about = "Probability of the predicted class, before temperature scaling."
     drawn = whole({**spec, "encoding": encoding}, 260)
     return Chart("Confidence", alt, drawn, {"bins": columns}, about, keys(["correct", "wrong"], "area"))
 
@@ -103,15 +103,15 @@ def risk_chart(risks: Mapping[str, Risk]) -> Chart:
     spec = lines(list(series), x, axis("error rate %", zero=True), "curves", 260)
     areas = "; ".join(f"{name} {risk.aurc:.4f}" for name, risk in list(risks.items())[:6])
     alt = f"Risk-coverage curves. Area under the curve (AURC): {areas}."
-    about = f"Error rate of the images that are predicted if the least confident ones are left out. AURC: {areas}."
+    about = f"Error rate of the most confident images, over their share of all images. AURC: {areas}."
     return Chart("Risk and coverage", alt, spec, {"curves": stacked(series)}, about, keys(list(series)))
 
 
 def calibration_charts(found: Analysis, ece: float | None, ecec: float | None) -> list[Chart]:
     """Return the charts of one run."""
     one, two = found.temperatures
-    fitted = f"Each half of the images at the temperature fitted on the other ({one:.3f} and {two:.3f})."
-    bars = "Bars are 95 % intervals, areas of the points are images."
+    fitted = f"Each half of the images at the temperature fitted to the other half ({one:.3f} and {two:.3f})."
+    bars = "Bars are 95 % intervals; the area of a point is the number of images."
     return [
         reliability_chart("Reliability before temperature", found.before, ece, bars),
         reliability_chart("Reliability after temperature", found.after, ecec, fitted),

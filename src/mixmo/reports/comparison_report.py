@@ -71,7 +71,7 @@ def _scores(runs: Sequence[RunData], states: Sequence[str], compared: Comparison
         name: Cell = run.name if usual else (run.name, epoch if state == FINISHED else f"{state}, {epoch}")
         rows.append([name, *(_beside(run, first, name) for name in names), *_diversity(run)])
     columns = ["run", *(SCORES[name] for name in names), "members' Top1 %", "ratio-error"]
-    about = f"Scores of the {first.which} epoch; differences in small type are to {first.name}."
+    about = f"Scores of the {first.which} epoch; in small type, the difference to {first.name}."
     blocks: list[Block] = [Table(columns, rows, about)]
     if compared.seeds:
         blocks.append(_seeds(compared, names))
@@ -111,8 +111,8 @@ def _cost(runs: Sequence[RunData]) -> Table:
         )
     columns = ["run", "parameters", "training", "Top1", "paper's", "NLLc", "paper's"]
     caption = (
-        "Top1 and NLLc of the best epoch by test accuracy, as the paper reports them; the difference to the paper's "
-        "score for the same settings is in small type."
+        "Top1 and NLLc of the best epoch by test accuracy, as in the paper; in small type, the difference to the "
+        "paper's score for the same settings."
     )
     return Table(columns, rows, caption, title="Cost, and the best epoch beside the paper")
 
@@ -126,7 +126,7 @@ def _seeds(compared: Comparison, names: Sequence[str]) -> Table:
     for group in compared.seeds:
         cells: list[Cell] = [" ± ".join(_spread(name, group.mean.get(name), group.std.get(name))) for name in names]
         rows.append([", ".join(group.runs), str(len(group.runs)), *cells])
-    caption = "Finished runs whose recipes differ in the seed only; the standard deviation is that of a sample (n − 1)."
+    caption = "Finished runs whose recipes differ only in the seed; sample standard deviation (n − 1)."
     columns = ["runs", "seeds", *(SCORES[name] for name in names)]
     return Table(columns, rows, caption, title="Mean and standard deviation over seeds")
 
@@ -162,4 +162,4 @@ def _risk(runs: Sequence[RunData]) -> Section | None:
     if not found:
         return None
     risks = {name: next(iter(each.risk.values())) for name, each in found.items()}
-    return Section("Risk", [Charts([risk_chart(risks)])], "Of the runs that have their logits.")
+    return Section("Risk", [Charts([risk_chart(risks)])], "Only runs with stored logits.")

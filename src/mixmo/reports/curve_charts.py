@@ -24,17 +24,19 @@ class Curve(NamedTuple):
 
 
 LOSS = Curve("Training loss", "train.loss", "loss", "Weighted cross-entropy of the mixed inputs, mean over an epoch.")
-TOP1 = Curve("Test accuracy", "test.ensemble.top1", "Top1 %", "Share of test images whose label is predicted.", 100)
-NLL = Curve("Test NLL", "test.ensemble.nll", "NLL (nats)", "Negative log-likelihood, without temperature.")
-ECE = Curve("Calibration error", "test.ensemble.ece", "ECE", "Expected calibration error, without temperature.")
+TOP1 = Curve("Test accuracy", "test.ensemble.top1", "Top1 %", "Share of test images that are predicted correctly.", 100)
+NLL = Curve("Test NLL", "test.ensemble.nll", "NLL (nats)", "Negative log-likelihood, without temperature scaling.")
+ECE = Curve("Calibration error", "test.ensemble.ece", "ECE", "Expected calibration error, without temperature scaling.")
 DIVERSITY = Curve(
     "Diversity of the members",
     "test.diversity.ratio_error",
     "ratio-error",
-    "Test images that one of two members gets wrong, over those that both do (the paper's d_re).",
+    "Ratio-error (the paper's d_re): test images that exactly one of two members gets wrong, over those that both do.",
 )
-RATE = Curve("Learning rate", "lr", "learning rate", "Of the last step of each scored epoch.", step=True)
-MASK = Curve("Probability of the mask", "p", "p", "Of the mask instead of linear mixing, per batch.", step=True)
+RATE = Curve("Learning rate", "lr", "learning rate", "Learning rate of the last step of each scored epoch.", step=True)
+MASK = Curve(
+    "Probability of the mask", "p", "p", "Probability per batch of mixing by the mask instead of linearly.", step=True
+)
 
 
 def own_curves(run: RunData) -> list[Chart]:

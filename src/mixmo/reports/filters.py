@@ -25,7 +25,7 @@ def measure_filters(data: RunData) -> Filters | None:
     weights = data.path / f"{data.which}.safetensors"
     stored = weights.is_file() or index_path(weights).is_file()
     if not stored and (data.finished or not (data.path / "checkpoints").is_dir()):
-        data.missing.append(f"{weights.name}: it is not there, so encoders and filters cannot be measured")
+        data.missing.append(f"{weights.name}: the file is missing, so encoders and filters cannot be measured")
         return None
     run = Run(data.path, data.recipe)
     return data.read("weights", lambda: measure(_load(run, data.which)))
@@ -33,7 +33,7 @@ def measure_filters(data: RunData) -> Filters | None:
 
 def _load(run: Run, which: str) -> Ensemble:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Unfinished)  # the page says so
+        warnings.simplefilter("ignore", Unfinished)  # the page shows the state
         return load_network(run, which)
 
 

@@ -1,4 +1,4 @@
-"""A report that is kept fresh while a run is trained."""
+"""A report that is updated while a run is trained."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ class LiveReport:
         if self._failed() or not due or (self.thread is not None and self.thread.is_alive()):
             return
         if self.written is None:
-            say(f"report   {self.file}, written anew while it trains")
+            say(f"report   {self.file}, updated during training")
         self.written = time.monotonic()
         self.thread = threading.Thread(target=self._write, name="report", daemon=True)
         self.thread.start()
@@ -60,7 +60,7 @@ class LiveReport:
             self.error = first_line(error)
 
     def _failed(self) -> bool:
-        """Whether a report could not be written; said once, not by the thread, which has no place to say it."""
+        """Whether a report could not be written. Warns once, from the main thread."""
         if self.error:
             warnings.warn(f"{self.file} cannot be written ({self.error}); training goes on", stacklevel=3)
             self.error = ""

@@ -1,4 +1,4 @@
-"""What is in the folder of a run: everything that can be read, and a sentence about everything that cannot.
+"""Read a run directory: everything that can be read, and a sentence about everything that cannot.
 
 Nothing here raises for a run that is unfinished, damaged or of an earlier version; what is left of it is shown.
 """
@@ -86,7 +86,9 @@ def read_run(path: Path, which: str = "last", *, name: str | None = None, logits
         UserError: Only if there is no trace of a run.
     """
     if not any((path / trace).is_file() for trace in TRACES):
-        raise UserError(f"{path} is no run directory: it has no {', '.join(TRACES)}; give the --out of a `mixmo train`")
+        raise UserError(
+            f"{path} is not a run directory: it has no {', '.join(TRACES)}; give the --out of a `mixmo train`"
+        )
     data = RunData(path, printable(name or str(path)), which=which)
     _read_recipe(data)
     run = Run(path, data.recipe or Recipe(networks=1))
@@ -115,7 +117,7 @@ def _read_recipe(data: RunData) -> None:
 def _read_networks(data: RunData, run: Run, logits: bool) -> None:
     for place, path in enumerate(run.network_paths()):
         if not any((path / trace).is_file() for trace in TRACES):
-            data.missing.append(f"network {place}: it has not begun to train, or was removed")
+            data.missing.append(f"network {place}: its training has not started, or its folder was removed")
             continue
         network = read_run(path, data.which, name=f"network {place}", logits=False)
         data.networks.append(network)
@@ -143,7 +145,7 @@ def _read_files(data: RunData, run: Run, logits: bool) -> None:
     if lines is None:
         lines = _legible_lines(data)
     elif not lines:
-        data.missing.append("metrics.jsonl: no epoch is scored yet, so there are no curves")
+        data.missing.append("metrics.jsonl: no epoch has been scored yet, so there are no curves")
     rows = [dict(flat(line, ".")) for line in lines if isinstance(line, dict)]
     rows = [row for row in rows if "epoch" in row]
     names = dict.fromkeys(name for row in rows for name in row)
@@ -152,9 +154,9 @@ def _read_files(data: RunData, run: Run, logits: bool) -> None:
     if logits and (file.is_file() or index_path(file).is_file()):
         data.logits = data.read(file.name, lambda: run.read_logits(data.which))
         if unnamed:
-            data.missing.append("dataset.json: it is not there, so classes have numbers instead of names")
+            data.missing.append("dataset.json: the file is missing, so classes have numbers instead of names")
     elif logits:
-        why = "it is not there" if (path / "scores.json").is_file() else "the training has not ended"
+        why = "the file is missing" if (path / "scores.json").is_file() else "the training is unfinished"
         data.missing.append(f"{file.name}: {why}, so calibration, risk, classes and disagreements are left out")
 
 
@@ -169,7 +171,7 @@ def _legible_lines(data: RunData) -> list[Any]:
             lost += 1
     if lines:
         data.missing.append(
-            f"metrics.jsonl: the curves are of its {len(lines)} legible lines, unverified; {lost} are not"
+            f"metrics.jsonl: curves use its {len(lines)} readable lines, unverified; {lost} are damaged"
         )
     return lines
 
@@ -183,7 +185,7 @@ def _read_scores(data: RunData, run: Run) -> None:
         data.summary["best_by"] = stored.get("best_by")
     elif not data.networks:
         data.missing.append(
-            "scores.json: the training has not ended, so there are no scores of its last and best epoch"
+            "scores.json: the training is unfinished, so there are no scores of the last and the best epoch"
         )
     if not data.scores and data.logits is not None:
         report = data.read("scores", lambda: evaluate(*data.logits))  # type: ignore[misc]
@@ -202,7 +204,7 @@ def _mapping(data: RunData, name: str, reader: Callable[[], Any]) -> dict[str, A
     """Return the JSON object in a file; an empty one, after noting it, if the file has none."""
     content = data.read(name, reader)
     if content is not None and not isinstance(content, dict):
-        data.missing.append(f"{name}: it holds something else than mixmo writes")
+        data.missing.append(f"{name}: its content was not written by mixmo")
     return content if isinstance(content, dict) else {}
 
 

@@ -59,7 +59,7 @@ def _has_curves(run: RunData) -> bool:
 def _calibration(run: RunData, analysis: Analysis) -> Section:
     which = run.which if run.which in run.scores else None
     charts = calibration_charts(analysis, run.score("ece", which), run.score("ecec", which))
-    return Section("Calibration and risk", [Charts(charts)], f"Of the test images, at the {run.which} epoch.")
+    return Section("Calibration and risk", [Charts(charts)], f"On the test images, at the {run.which} epoch.")
 
 
 def _classes(analysis: Analysis) -> Section:
@@ -97,7 +97,7 @@ def _disagreements(run: RunData, analysis: Analysis, root: Path | None) -> Secti
     ]
     about = "Test images with the largest mutual information between class and member."
     blocks: list[Block] = (
-        [] if images else [Text("The images are not at hand: give --data, the folder of the data sets.")]
+        [] if images else [Text("The images are not available; give the folder of the data sets by --data.")]
     )
     return Section("Where the members disagree most", [*blocks, Gallery(pictures)], about)
 
@@ -112,5 +112,5 @@ def _filters(run: RunData) -> Section | None:
         return None
     charts = [encoder_chart(filters)] if len(filters.encoders) > 1 else []
     charts.append(activity_chart({"network": filters.active}))
-    about = f"Of the weights of the {run.which} epoch{'' if run.finished else ' so far'}."
+    about = f"Measured on the weights of the {run.which} epoch{'' if run.finished else ' so far'}."
     return Section("Encoders and filters", [Charts(charts)], about)

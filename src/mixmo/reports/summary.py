@@ -41,7 +41,7 @@ def summary_section(run: RunData) -> Section:
         blocks.append(_score_table(run))
         if run.summary.get("best_by") == "test" and "best" in run.scores:
             blocks.append(
-                Text("The best epoch was chosen by the test set, as in the paper (--validation N avoids this).")
+                Text("The best epoch was selected on the test set, as in the paper (--validation N avoids this).")
             )
     blocks.append(Table(["", ""], _facts(run), words=2))
     if run.fields:

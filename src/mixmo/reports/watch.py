@@ -1,6 +1,6 @@
-"""A live page of all runs below a folder, for browsers of this machine: it reads, and never writes.
+"""A live page of all runs below a folder, for browsers on this machine. It only reads files.
 
-One thread looks at the folder every few seconds; each open page gets what has changed as server-sent events.
+One thread checks the folder every few seconds; each open page receives the changes as server-sent events.
 """
 
 import json
@@ -22,9 +22,9 @@ from mixmo.reports.page import read_template
 from mixmo.utils.errors import UserError, first_line
 
 HOST = "127.0.0.1"
-LOOPBACK = ("127.0.0.1", "localhost")  # as which this machine may be addressed
+LOOPBACK = ("127.0.0.1", "localhost")  # allowed in the Host header
 STREAMS = 64  # open pages
-QUIET = 15.0  # seconds after which a page is told that all is well
+QUIET = 15.0  # seconds between keep-alive messages
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -32,7 +32,7 @@ POLICY = (
 
 
 class Watcher:
-    """The runs of a folder as they are now, and since when each is so."""
+    """The current runs of a folder, each with the version in which it changed last."""
 
     def __init__(self, folder: Path, every: float) -> None:
         self.listing, self.every = Listing(folder), every
@@ -81,12 +81,12 @@ class Watcher:
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each connection; one that breaks is nobody's business."""
+    """A thread for each connection; broken connections are ignored."""
 
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: the browser has gone."""
+        """Print nothing: the browser has disconnected."""
 
 
 class Watching:
@@ -151,34 +151,34 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
             try:
                 self.route()
             except UserError as error:
-                self.refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
-            except (BrokenPipeError, ConnectionResetError):  # the browser has gone
+                self.reject(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+            except (BrokenPipeError, ConnectionResetError):  # the browser has disconnected
                 self.close_connection = True
             except Exception as error:
-                self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"It failed: {first_line(error)}")
+                self.reject(HTTPStatus.INTERNAL_SERVER_ERROR, f"Internal error: {first_line(error)}")
 
         def route(self) -> None:
             path, _, query = self.path.partition("?")
             pages: dict[str, Callable[[], None]] = {
-                "/": lambda: self.answer(page(), "text/html"),
-                "/vega.js": lambda: self.answer(vega.javascript(), "text/javascript"),
-                "/runs.json": lambda: self.answer(json.dumps(watcher.since(-1)[1]["rows"]), "application/json"),
+                "/": lambda: self.respond(page(), "text/html"),
+                "/vega.js": lambda: self.respond(vega.javascript(), "text/javascript"),
+                "/runs.json": lambda: self.respond(json.dumps(watcher.since(-1)[1]["rows"]), "application/json"),
                 "/events": self.stream,
                 "/report": lambda: self.report(parse_qs(query).get("run", [])),
             }
             if not self.addressed():
-                self.refuse(HTTPStatus.FORBIDDEN, "This page is for browsers of this machine only.")
+                self.reject(HTTPStatus.FORBIDDEN, "Only browsers on this machine may open this page.")
             elif path not in pages:
-                self.refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
+                self.reject(HTTPStatus.NOT_FOUND, "Page not found.")
             else:
                 pages[path]()
 
         def addressed(self) -> bool:
-            """Whether the browser asked for this machine by its own name; else a page elsewhere may be behind it."""
+            """Whether the Host header names this machine; otherwise the request may be DNS rebinding."""
             host = self.headers.get("Host", "").lower()
             return host.removesuffix(f":{self.server.server_address[1]}") in LOOPBACK  # type: ignore[index]
 
-        def answer(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        def respond(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
             content = text.encode()
             self.begin(status, kind)
             self.send_header("Content-Length", str(len(content)))
@@ -193,21 +193,21 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
             self.send_header("Referrer-Policy", "no-referrer")
             self.send_header("Content-Security-Policy", POLICY)
 
-        def refuse(self, status: HTTPStatus, sentence: str) -> None:
-            self.answer(f"{sentence}\n", "text/plain", status)
+        def reject(self, status: HTTPStatus, sentence: str) -> None:
+            self.respond(f"{sentence}\n", "text/plain", status)
 
         def report(self, names: list[str]) -> None:
-            """Send the report of runs of the list; a name that is not in it reads nothing."""
+            """Send the report of listed runs; other names are ignored."""
             paths = [watcher.paths[name] for name in dict.fromkeys(names) if name in watcher.paths]
             if not paths:
-                self.refuse(HTTPStatus.NOT_FOUND, "There is no such run below the folder.")
+                self.reject(HTTPStatus.NOT_FOUND, "No such run in the folder.")
             else:
-                self.answer(report(*paths).html, "text/html")
+                self.respond(report(*paths).html, "text/html")
 
         def stream(self) -> None:
-            """Send the runs, then their changes, until the browser goes."""
+            """Send the runs, then their changes, until the browser disconnects."""
             if not streams.acquire(blocking=False):
-                self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} pages are open already; close one.")
+                self.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} pages are open already; close one.")
                 return
             try:
                 self.close_connection = True

@@ -40,7 +40,7 @@ def read_queue(path: Path) -> list[Entry]:
         raise UserError(f"--queue {path} cannot be read ({error.strerror}); give a YAML file") from error
     except (yaml.YAMLError, TypeError, AttributeError) as error:
         lines = f"lines such as {{table: p, scale: hour}}, with {', '.join(Entry._fields)}"
-        raise UserError(f"--queue {path} is no list of {lines}: {first_line(error)}; correct it") from error
+        raise UserError(f"--queue {path} is not a list of {lines}: {first_line(error)}; correct it") from error
 
 
 def expand_queue(entries: Sequence[Entry], scale: str | None = None) -> list[Plan]:

@@ -66,7 +66,7 @@ class Store:
             raise UserError(f"--out {out} is a file; give a folder for runs and tables")
         for folder in self.elsewhere:
             if not folder.is_dir():
-                raise UserError(f"--runs {folder} is no folder; give one that holds run directories")
+                raise UserError(f"--runs {folder} is not a folder; give one that holds run directories")
         self._found: dict[Recipe, list[Path]] = {}
         self.unreadable: dict[Path, str] = {}  # folders that are passed over, and why
         for folder in (out / "runs", *self.elsewhere):

@@ -1,4 +1,4 @@
-"""Check what the JSON files of a run hold: it may be damaged, or a stranger's."""
+"""Validate the JSON files of a run: they may be damaged or untrusted."""
 
 import math
 from collections.abc import Mapping

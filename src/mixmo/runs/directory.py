@@ -47,7 +47,7 @@ def make_folder(path: Path) -> None:
     try:
         taken = path.exists() and (not path.is_dir() or not all(map(_is_leftover, path.iterdir())))
         if taken and not is_run(path):
-            raise UserError(f"{path} exists already and is no run directory; give another --out")
+            raise UserError(f"{path} exists already and is not a run directory; give another --out")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{path} cannot be made ({error.strerror or error}); give another --out") from error
@@ -90,7 +90,7 @@ class Run:
             reason = "it has no recipe.yaml; give the --out of a `mixmo train`"
             if is_run(path.parent):
                 reason = "that network has not begun to train, or was removed; give the folders beside it"
-            raise UserError(f"{path} is no run directory: {reason}")
+            raise UserError(f"{path} is not a run directory: {reason}")
         return cls(path, _read_recipe(path / "recipe.yaml"))
 
     @classmethod

@@ -45,7 +45,7 @@ def _parse(text: str, path: Path) -> list[dict[str, Any]]:
             if not last > before:
                 raise ValueError
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is damaged: line {number} is no later epoch; remove that line") from error
+            raise UserError(f"{path} is damaged: line {number} is not a later epoch; remove that line") from error
     return entries
 
 

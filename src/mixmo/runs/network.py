@@ -55,7 +55,7 @@ def load_network_and_step(run: Run, which: str) -> tuple[Ensemble, int | None]:
 
 
 def _check_weights(recipe: Recipe, classes: int, size: tuple[int, int, int], weights: Path) -> None:
-    """Raise an error for weights of another network, before memory for it is taken."""
+    """Raise an error for weights of another network, before memory is allocated."""
     library, _, name = recipe.model.partition("/")
     if library in LIBRARIES:
         check_backbone(

@@ -24,7 +24,7 @@ from mixmo.inference.preparation import resized_side
 from mixmo.serve import schema
 from mixmo.serve.backends import Backend
 from mixmo.serve.bodies import invalid, read_json, read_uploads
-from mixmo.serve.errors import RETRY, Refused, error_response, printable
+from mixmo.serve.errors import RETRY, RequestError, error_response, printable
 from mixmo.serve.guard import Guard, stopping
 from mixmo.serve.images import Upload, prepare, to_png
 from mixmo.serve.mixing import Mixing, mix, mixable_masks
@@ -51,9 +51,9 @@ def create_app(
 
     Args:
         backend: The network.
-        limits: What a request may hold, and how requests are batched.
-        token: Token that requests must carry, if not empty.
-        hosts: Host names that requests may use; all if empty.
+        limits: Limits of requests, and options of batching.
+        token: Token that requests must send; none if empty.
+        hosts: Allowed values of the Host header; any if empty.
 
     Raises:
         UserError: If images cannot be prepared for the network.
@@ -63,7 +63,7 @@ def create_app(
 
 
 class Service:
-    """The routes of one application, and what they share."""
+    """The routes of one application and their shared state."""
 
     def __init__(self, backend: Backend, limits: Limits, token: str, hosts: tuple[str, ...]) -> None:
         self.backend, self.limits, self.telemetry = backend, limits, Telemetry()
@@ -89,9 +89,9 @@ class Service:
 
     def _add_routes(self, token: list[Any]) -> None:
         app, post, get = self.app, schema.errors(400, 401, 408, 413, 415, 422, 429, 503), schema.errors(400, 401)
-        asked: dict[str, Any] = {"responses": post, "dependencies": token}
-        app.post("/predict", response_model=schema.Predictions, openapi_extra=schema.UPLOAD, **asked)(self.predict)
-        app.post("/mix", response_model=schema.Mixed, openapi_extra=schema.MIX, **asked)(self.mix)
+        shared: dict[str, Any] = {"responses": post, "dependencies": token}
+        app.post("/predict", response_model=schema.Predictions, openapi_extra=schema.UPLOAD, **shared)(self.predict)
+        app.post("/mix", response_model=schema.Mixed, openapi_extra=schema.MIX, **shared)(self.mix)
         app.get("/model", response_model=schema.Model, responses=get, dependencies=token)(self.model)
         app.get("/health", response_model=schema.Health, responses=schema.errors(400, 503))(self.health)
         text = {**get, 200: {"content": {"text/plain": {}}}}
@@ -99,9 +99,9 @@ class Service:
         app.get("/samples/{name}", include_in_schema=False)(self.sample)
         app.get("/", include_in_schema=False)(self.page)
         app.mount("/page", StaticFiles(directory=HERE / "page"))
-        app.exception_handler(HTTPException)(_refuse)
-        app.exception_handler(RequestValidationError)(_refuse_query)
-        app.exception_handler(ClosedError)(_refuse_closed)
+        app.exception_handler(HTTPException)(_http_error_response)
+        app.exception_handler(RequestValidationError)(_query_error_response)
+        app.exception_handler(ClosedError)(_closed_response)
 
     async def predict(self, request: Request, top: Top = 5, input: ShowInput = False) -> Response:
         """Predict images: files of a form, or JSON with base64."""
@@ -117,10 +117,10 @@ class Service:
     async def mix(self, request: Request, top: Top = 5) -> Response:
         """Mix two images in one forward pass, and return what each head predicts."""
         if self.not_mixable is not None:
-            raise Refused(422, self.not_mixable)
+            raise RequestError(422, self.not_mixable)
         body = await read_json(request, schema.Mixture)
         if body.mask not in self.masks:
-            raise Refused(422, printable(str(unknown("mask", body.mask, self.masks)), 400))
+            raise RequestError(422, printable(str(unknown("mask", body.mask, self.masks)), 400))
         images_2HWC, decoded = await self._prepare(request, [Upload(None, image) for image in body.images], True)
         net, mixing = self.backend.mixing_network(), Mixing(body.mask, body.ratio, body.x, body.y, body.seed)
         mixed = await self._wait(
@@ -133,13 +133,13 @@ class Service:
         return _json(self.about_model)
 
     async def health(self) -> Response:
-        """Say whether the service predicts."""
+        """Return status 200 while the service predicts."""
         if not self.worker.alive:
             raise ClosedError
         return _json({"status": "ok"})
 
     async def metrics(self) -> Response:
-        """Show counters and times in the text format of Prometheus."""
+        """Return counters and latencies in the text format of Prometheus."""
         return Response(self.telemetry.text(), media_type=TYPE)
 
     async def page(self) -> Response:
@@ -147,7 +147,7 @@ class Service:
 
     async def sample(self, name: str) -> Response:
         if name not in SAMPLES:
-            raise Refused(404, "there is no such sample; GET /model lists them")
+            raise RequestError(404, "unknown sample; GET /model lists the samples")
         return FileResponse(HERE / "samples" / name)
 
     async def _prepare(self, request: Request, uploads: list[Upload], exact: bool = False) -> tuple[Any, float]:
@@ -168,11 +168,11 @@ class Service:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             seconds = self.limits.max_seconds
-            raise Refused(
-                503, f"no prediction within {seconds:g} seconds; try again when fewer clients do", RETRY
+            raise RequestError(
+                503, f"no prediction within {seconds:g} seconds; retry when the service has less load", RETRY
             ) from None
         except UserError as error:
-            raise Refused(422, printable(str(error), 400)) from error
+            raise RequestError(422, printable(str(error), 400)) from error
 
     def _describe_model(self) -> dict[str, Any]:
         backend, about = self.backend, self.backend.about
@@ -212,16 +212,16 @@ def _json(content: dict[str, Any], decoded: float | None = None) -> Response:
     return Response(json.dumps(content), media_type="application/json", headers=headers)
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _http_error_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return error_response(error)
 
 
-async def _refuse_query(request: Request, error: Exception) -> Response:
+async def _query_error_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return error_response(Refused(422, invalid(tuple(first["loc"]), first["msg"])))
+    return error_response(RequestError(422, invalid(tuple(first["loc"]), first["msg"])))
 
 
-async def _refuse_closed(request: Request, error: Exception) -> Response:
+async def _closed_response(request: Request, error: Exception) -> Response:
     return error_response(stopping())

@@ -1,4 +1,4 @@
-"""What computes the predictions: networks in PyTorch, or an exported ONNX file in onnxruntime."""
+"""Inference backends: networks in PyTorch, or an exported ONNX file in onnxruntime."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ MIX_SEVERAL = "several networks are served as one ensemble; serve one of them to
 
 
 class Backend(Protocol):
-    """A network that is served. Only one thread may call it."""
+    """The served network. Only one thread may call it."""
 
     name: str  # of the model, as the user gave it
     runtime: str  # "PyTorch" or "ONNX Runtime"
@@ -97,7 +97,7 @@ class OnnxBackend:
             raise UserError(f"{path} cannot be read as ONNX ({first_line(error)}); export it again") from error
         metadata = Metadata.from_strings(self.session.session.get_modelmeta().custom_metadata_map)
         if not metadata.mean:
-            raise UserError(f"{path} does not know how images are normalised; export it with mean= and std=")
+            raise UserError(f"{path} does not store how images are normalised; export it with mean= and std=")
         self.name, self.device, self.members = path.name, torch.device("cpu"), metadata.members
         self.temperature, self.calibration = metadata.temperature, _calibration(metadata)
         self.about = About(

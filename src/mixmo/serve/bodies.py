@@ -1,4 +1,4 @@
-"""Read the body of a request: files of a form, or JSON."""
+"""Parse the body of a request: form files or JSON."""
 
 from typing import TypeVar
 
@@ -7,12 +7,12 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from mixmo.serve.errors import Refused, printable
+from mixmo.serve.errors import RequestError, printable
 from mixmo.serve.images import Upload
 from mixmo.serve.schema import Images
 
 B = TypeVar("B", bound=BaseModel)
-MOST_COMMAS = 10_000  # in JSON: a few megabytes of brackets would become gigabytes of objects and errors
+MOST_COMMAS = 10_000  # in JSON: a few megabytes of brackets would be parsed to gigabytes of objects and errors
 EXAMPLE = "see /docs for an example"
 
 
@@ -23,7 +23,7 @@ async def read_uploads(request: Request, most: int) -> list[Upload]:
         return await _files(request, most)
     if kind != "application/json":
         given = f"'{printable(kind)}'" if kind else "missing"
-        raise Refused(415, f"the content type is {given}; send files as multipart/form-data, or application/json")
+        raise RequestError(415, f"the content type is {given}; send files as multipart/form-data, or application/json")
     images = (await read_json(request, Images)).images
     if len(images) > most:
         raise too_many(most)
@@ -33,21 +33,21 @@ async def read_uploads(request: Request, most: int) -> list[Upload]:
 async def read_json(request: Request, kind: type[B]) -> B:
     """Return the JSON of a request."""
     if content_type(request) != "application/json":
-        raise Refused(415, "the content type is not application/json; send JSON")
+        raise RequestError(415, "the content type is not application/json; send JSON")
     body = await request.body()
     if body.count(b",") > MOST_COMMAS:
-        raise Refused(413, f"the JSON has more than {MOST_COMMAS:,} values; send fewer images")
+        raise RequestError(413, f"the JSON has more than {MOST_COMMAS:,} values; send fewer images")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            raise Refused(400, f"the body is not JSON ({printable(first['msg'])}); {EXAMPLE}") from None
-        raise Refused(422, invalid(first["loc"], first["msg"])) from None
+            raise RequestError(400, f"the body is not JSON ({printable(first['msg'])}); {EXAMPLE}") from None
+        raise RequestError(422, invalid(first["loc"], first["msg"])) from None
 
 
 def invalid(where: tuple[int | str, ...], message: str) -> str:
-    """Return the sentence of a field that is wrong."""
+    """Return the error message of an invalid field."""
     place = printable(".".join(map(str, where))) or "body"
     return f"{place}: {message[:1].lower()}{printable(message[1:])}; {EXAMPLE}"
 
@@ -56,8 +56,8 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def too_many(most: int) -> Refused:
-    return Refused(413, f"a request may hold {most} images; send the others in requests of their own")
+def too_many(most: int) -> RequestError:
+    return RequestError(413, f"a request may have at most {most} images; send the others in separate requests")
 
 
 async def _files(request: Request, most: int) -> list[Upload]:
@@ -67,17 +67,17 @@ async def _files(request: Request, most: int) -> list[Upload]:
     except MultiPartException as error:
         if error.message.startswith("Too many files"):
             raise too_many(most) from None
-        raise Refused(400, f"the form cannot be read ({printable(error.message)}); {EXAMPLE}") from None
+        raise RequestError(400, f"the form cannot be read ({printable(error.message)}); {EXAMPLE}") from None
     except KeyError:  # no boundary
-        raise Refused(400, f"the content type has no boundary; {EXAMPLE}") from None
+        raise RequestError(400, f"the content type has no boundary; {EXAMPLE}") from None
     uploads = []
     try:
         for name, part in form.multi_items():
             if not isinstance(part, UploadFile):
-                raise Refused(422, f"the field '{printable(name)}' is text; send image files, with file names")
+                raise RequestError(422, f"the field '{printable(name)}' is text; send image files with file names")
             uploads.append(Upload(part.filename or None, await part.read()))
     finally:
         await form.close()
     if not uploads:
-        raise Refused(422, "the form holds no files; send at least one image in the field 'files'")
+        raise RequestError(422, "the form has no files; send at least one image in the field 'files'")
     return uploads

@@ -6,8 +6,8 @@ from starlette.responses import JSONResponse, Response
 RETRY = {"Retry-After": "1"}
 
 
-class Refused(HTTPException):
-    """A request that is answered with an error."""
+class RequestError(HTTPException):
+    """An error that is sent to the client: a status and one sentence."""
 
     def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, sentence, headers)
@@ -18,7 +18,7 @@ def error_response(error: HTTPException) -> Response:
 
 
 def printable(text: str, most: int = 80) -> str:
-    """Return a text of the client without control characters, cut to a length.
+    """Return text from a client without control characters, shortened to `most` characters.
 
     >>> printable("a\\x1b[31mb.png")
     'a?[31mb.png'

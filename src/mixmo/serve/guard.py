@@ -1,4 +1,4 @@
-"""What every request passes first: host, token, number of requests, bytes, time; and what every answer carries."""
+"""Checks of every request before it is handled (host, token, number, bytes, time) and headers of every response."""
 
 import asyncio
 import logging
@@ -11,19 +11,19 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mixmo.serve.errors import RETRY, Refused, error_response
+from mixmo.serve.errors import RETRY, RequestError, error_response
 from mixmo.serve.settings import Limits
 from mixmo.serve.telemetry import Telemetry
 
-OPEN = ("/", "/health", "/docs", "/openapi.json")  # without a token: they say nothing of the model
-OPEN_BELOW = ("/page/", "/samples/", "/static-offline-docs/")
+PUBLIC_PATHS = ("/", "/health", "/docs", "/openapi.json")  # need no token: they show nothing of the model
+PUBLIC_PREFIXES = ("/page/", "/samples/", "/static-offline-docs/")
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'"
-DOCS_POLICY = (  # Swagger UI has its start in the page
+DOCS_POLICY = (  # Swagger UI has an inline script
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'"
 )
-ENDED = "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-DRAINED = 8  # times the limit of bytes: what is read of a request that is too large, so that the client hears of it
+POLICY_SUFFIX = "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+DRAIN_FACTOR = 8  # times max_bytes: read and dropped of a request that is too large, so that the client gets the error
 
 
 @dataclass
@@ -31,12 +31,12 @@ class Guard:
     """ASGI middleware.
 
     Args:
-        app: What answers the requests that pass.
-        limits: Of bytes, time and requests.
-        token: Which requests must carry, unless it is empty.
-        hosts: Names that the service may be called by, unless there are none: a web page that has its own name point
-            to this machine (DNS rebinding) must not read answers.
-        paths: Those that are counted by name.
+        app: Handles the requests that pass.
+        limits: Limits on bytes, time and number of requests.
+        token: Token that requests must send; none if empty.
+        hosts: Allowed values of the Host header; any if empty. They prevent DNS rebinding: a web page whose own name
+            resolves to this machine must not read responses.
+        paths: Paths with their own counters.
         telemetry: Counts requests.
     """
 
@@ -53,45 +53,45 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun, path = time.perf_counter(), str(scope["path"])
-        body = Body(self, receive, begun + self.limits.max_seconds)
-        answer = Answer(send, body, DOCS_POLICY if path == "/docs" else POLICY)
+        started, path = time.perf_counter(), str(scope["path"])
+        body = Body(self, receive, started + self.limits.max_seconds)
+        response = ResponseSender(send, body, DOCS_POLICY if path == "/docs" else POLICY)
         scope.setdefault("state", {})["deadline"] = body.deadline
         self.active += 1
         self.telemetry.active.set(self.active)
         try:
             self.check(scope)
-            await self.app(scope, body.receive, answer.send)
-        except Refused as error:
-            await error_response(error)(scope, receive, answer.send)
+            await self.app(scope, body.receive, response.send)
+        except RequestError as error:
+            await error_response(error)(scope, receive, response.send)
         except (ClientDisconnect, UnreadError):
             pass
-        except asyncio.CancelledError:  # the service is being stopped, and its grace is over; uvicorn would log it
-            if not answer.status:
-                await error_response(stopping())(scope, receive, answer.send)
+        except asyncio.CancelledError:  # the grace period of the shutdown is over; uvicorn would log a traceback
+            if not response.status:
+                await error_response(stopping())(scope, receive, response.send)
         except Exception:  # a bug: the service goes on
             logging.getLogger("mixmo.serve").exception("%s %s failed", scope["method"], ascii(path))
-            if not answer.status:
-                failure = Refused(500, "the service failed on this request; its log says why")
-                await error_response(failure)(scope, receive, answer.send)
+            if not response.status:
+                failure = RequestError(500, "internal error; the log of the service has the traceback")
+                await error_response(failure)(scope, receive, response.send)
         finally:
             self.active -= 1
             self.held -= body.held
             self.telemetry.active.set(self.active)
             known = path if path in self.paths else "other"
-            self.telemetry.requests.labels(scope["method"][:8], known, answer.status).inc()
-            self.telemetry.seconds.labels(known).observe(time.perf_counter() - begun)
+            self.telemetry.requests.labels(scope["method"][:8], known, response.status).inc()
+            self.telemetry.seconds.labels(known).observe(time.perf_counter() - started)
 
     def check(self, scope: Scope) -> None:
-        """Raise `Refused` for a request whose head is enough to reject it."""
+        """Raise `RequestError` for a request that its headers are enough to reject."""
         headers, path = Headers(scope=scope), str(scope["path"])
         host = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
         if self.hosts and host.strip("[]") not in self.hosts and headers.get("host", "").strip("[]") not in self.hosts:
-            raise Refused(400, f"the service is not called by this host name; use {' or '.join(sorted(self.hosts))}")
-        if self.token and path not in OPEN and not path.startswith(OPEN_BELOW):
+            raise RequestError(400, f"the Host header is not allowed; use {' or '.join(sorted(self.hosts))}")
+        if self.token and path not in PUBLIC_PATHS and not path.startswith(PUBLIC_PREFIXES):
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), self.token.encode()):
-                raise Refused(
+                raise RequestError(
                     401,
                     "the token is missing or wrong; send it as 'Authorization: Bearer TOKEN'",
                     {"WWW-Authenticate": "Bearer"},
@@ -121,15 +121,15 @@ class Body:
         return message
 
     async def drain(self) -> None:
-        """Read what is left, within limits: many clients read no answer before they have sent all."""
+        """Read the rest of the body, within limits: many clients read the response only after sending all of it."""
         try:
-            while not self.complete and not self.late and self.bytes < DRAINED * self.limits.max_bytes:
+            while not self.complete and not self.late and self.bytes < DRAIN_FACTOR * self.limits.max_bytes:
                 await self._next()
-        except Refused:
+        except RequestError:
             return
 
     async def _next(self) -> Message:
-        if self.complete or self.late:  # then it is a disconnection that is waited for
+        if self.complete or self.late:  # the next message is the disconnection
             return await self._receive()
         try:
             async with asyncio.timeout(max(0.0, self.deadline - time.perf_counter())):
@@ -137,14 +137,14 @@ class Body:
         except TimeoutError:
             self.late = True
             seconds = self.limits.max_seconds
-            raise Refused(408, f"the request did not arrive within {seconds:g} seconds; send it faster") from None
+            raise RequestError(408, f"the request was not received within {seconds:g} seconds; send faster") from None
         self.bytes += len(message.get("body", b""))
         self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
         return message
 
 
-class Answer:
-    """Sends an answer with the headers that all have; one that is early waits until the request has arrived."""
+class ResponseSender:
+    """Adds the common headers to a response and sends it; an error first waits for the rest of the request."""
 
     def __init__(self, send: Send, body: Body, policy: str) -> None:
         self._send, self.body, self.policy = send, body, policy
@@ -154,7 +154,7 @@ class Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
-            headers["Content-Security-Policy"] = self.policy + ENDED
+            headers["Content-Security-Policy"] = self.policy + POLICY_SUFFIX
             headers["X-Content-Type-Options"] = "nosniff"
             headers["Referrer-Policy"] = "no-referrer"
             headers.setdefault("Cache-Control", "no-store")
@@ -170,16 +170,16 @@ class Answer:
 
 
 class UnreadError(Exception):
-    """The client does not read its answer."""
+    """The client does not read the response."""
 
 
-def busy(with_what: str) -> Refused:
-    return Refused(429, f"{with_what} are being worked on; try again in a second", RETRY)
+def busy(load: str) -> RequestError:
+    return RequestError(429, f"the service already has {load}; retry in a second", RETRY)
 
 
-def stopping() -> Refused:
-    return Refused(503, "the service is being stopped; start it again")
+def stopping() -> RequestError:
+    return RequestError(503, "the service is shutting down; restart it and send the request again")
 
 
-def too_long(limits: Limits) -> Refused:
-    return Refused(413, f"the request has more than {limits.max_bytes:,} bytes; send fewer or smaller images")
+def too_long(limits: Limits) -> RequestError:
+    return RequestError(413, f"the request has more than {limits.max_bytes:,} bytes; send fewer or smaller images")

@@ -1,4 +1,4 @@
-"""From the bytes of an image file to the pixels that the network reads, within the limits."""
+"""Decode image files to the network's input, within the limits."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ from mixmo.augment.basic import to_shape
 from mixmo.data.decode import LISTED, TooLargeError, open_image, to_square
 from mixmo.inference.preparation import resized_side
 from mixmo.models.metadata import About
-from mixmo.serve.errors import Refused, printable
+from mixmo.serve.errors import RequestError, printable
 from mixmo.utils.errors import first_line
 
 
@@ -37,10 +37,10 @@ def prepare(
         about: How images are prepared.
         max_pixels: Most pixels of an image.
         exact: Take an image that has the network's input size as it is, as `mixmo.predict` does with arrays.
-        deadline: Time, of `time.perf_counter`, after which no more images are begun.
+        deadline: Time of `time.perf_counter` after which no further image is decoded.
 
     Raises:
-        Refused: If one is no image, damaged or too large.
+        RequestError: If a file is not an image, is damaged or is too large.
         TimeoutError: After the deadline.
     """
     channels, height, width = about.size
@@ -70,21 +70,21 @@ def to_png(image_HWC: Tensor) -> str:
 def _square(upload: Upload, where: str, about: About, max_pixels: int, exact: bool) -> np.ndarray:
     content = _from_base64(upload.content, where) if isinstance(upload.content, str) else upload.content
     if not content:
-        raise Refused(400, f"{where} is empty; send the bytes of an image file")
+        raise RequestError(400, f"{where} is empty; send the bytes of an image file")
     try:
         with open_image(io.BytesIO(content), max_pixels) as image:
             if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: photographs with a preview
-                raise Refused(422, f"{where} has several frames; send one of them as an image of its own")
+                raise RequestError(422, f"{where} has several frames; send one frame as a separate image")
             as_it_is = exact and image.size == (about.size[2], about.size[1])
             return to_square(image, image.width if as_it_is else resized_side(about))
-    except Refused:
+    except RequestError:
         raise
     except TooLargeError:
         raise _too_large(where, max_pixels) from None
     except UnidentifiedImageError:
-        raise Refused(415, f"{where} is no image in a format that is read; send {LISTED}") from None
+        raise RequestError(415, f"{where} is not an image of a supported format; send {LISTED}") from None
     except Exception as error:  # a damaged file can raise nearly anything in PIL
-        raise Refused(422, f"{where} cannot be decoded ({printable(first_line(error))}); save it again") from error
+        raise RequestError(422, f"{where} cannot be decoded ({printable(first_line(error))}); save it again") from error
 
 
 def _from_base64(text: str, where: str) -> bytes:
@@ -93,11 +93,11 @@ def _from_base64(text: str, where: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise Refused(422, f"{where} is not base64; encode the bytes of an image file") from None
+        raise RequestError(422, f"{where} is not base64; encode the bytes of an image file") from None
 
 
-def _too_large(where: str, max_pixels: int) -> Refused:
-    return Refused(413, f"{where} has more than {max_pixels:,} pixels; send a smaller one")
+def _too_large(where: str, max_pixels: int) -> RequestError:
+    return RequestError(413, f"{where} has more than {max_pixels:,} pixels; send a smaller one")
 
 
 def _where(number: int, upload: Upload, count: int) -> str:

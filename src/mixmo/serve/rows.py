@@ -1,4 +1,4 @@
-"""What the API says of one image."""
+"""The prediction of one image, as the API returns it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

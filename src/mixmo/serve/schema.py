@@ -1,4 +1,4 @@
-"""The bodies of requests and answers, for their validation and for the OpenAPI documentation."""
+"""The bodies of requests and responses, for validation and for the OpenAPI documentation."""
 
 from typing import Annotated, Any
 
@@ -33,7 +33,7 @@ class Mixture(Strict):
     ratio: Unit = Field(0.5, description="Share of A, kappa.")
     x: Unit = Field(0.5, description="Position of the region, from left to right (cut, horizontal).")
     y: Unit = Field(0.5, description="Position of the region, from top to bottom (cut, vertical).")
-    seed: int = Field(0, ge=0, lt=2**63, description="Of the other masks' random numbers.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the random numbers of the other masks.")
 
 
 class Class(BaseModel):
@@ -46,16 +46,16 @@ class Class(BaseModel):
 class Predicted(BaseModel):
     """The prediction of one image. Entropies are in nats."""
 
-    name: str | None = Field(description="Of the file, where it has one.")
+    name: str | None = Field(description="File name, if there is one.")
     label: str = Field(description="Predicted class of the ensemble.")
-    index: int = Field(ge=0, description="Its number.")
+    index: int = Field(ge=0, description="Index of the predicted class.")
     probability: Probability
-    calibrated_probability: Probability | None = Field(description="At the fitted temperature; null without one.")
-    entropy: float = Field(description="Of the ensemble's probabilities: total uncertainty.")
-    mutual_information: float = Field(description="How far the members' probabilities differ.")
-    disagreement: float = Field(description="Share of pairs of members that predict different classes.")
+    calibrated_probability: Probability | None = Field(description="Probability at the fitted temperature, or null.")
+    entropy: float = Field(description="Entropy of the ensemble's probabilities: total uncertainty.")
+    mutual_information: float = Field(description="Mutual information of class and member, in nats.")
+    disagreement: float = Field(description="Share of member pairs that predict different classes.")
     set: list[str] | None = Field(description="Conformal prediction set, most probable first; null if not fitted.")
-    abstain: bool | None = Field(description="Selective prediction; null if not fitted.")
+    abstain: bool | None = Field(description="Whether selective prediction abstains; null if not fitted.")
     ensemble: list[Class] = Field(description="Most probable classes of the ensemble.")
     members: list[list[Class]] = Field(description="Most probable classes of each member.")
     input: str | None = Field(None, description="What the network reads, as a PNG data URL; with `input=true`.")
@@ -69,7 +69,7 @@ class Predictions(BaseModel):
 
 
 class Head(BaseModel):
-    """What one head predicts of a mixture."""
+    """The prediction of one head for a mixed image."""
 
     reads: str = Field(description="The image that this member encodes: A or B.")
     share: float = Field(description="Realised share of that image, kappa.")
@@ -85,7 +85,7 @@ class Mixed(BaseModel):
 
 
 class Model(BaseModel):
-    """The network that is served."""
+    """The served network."""
 
     name: str
     runtime: str
@@ -96,7 +96,7 @@ class Model(BaseModel):
     dataset: str | None
     scores: dict[str, float]
     calibration: dict[str, Any] | None
-    masks: list[str] = Field(description="For POST /mix; empty if inputs cannot be mixed.")
+    masks: list[str] = Field(description="Masks of POST /mix; empty if inputs cannot be mixed.")
     not_mixable_because: str | None
     limits: dict[str, float | None]
     samples: list[str]
@@ -104,7 +104,7 @@ class Model(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the service predicts."""
+    """Status of the service."""
 
     status: str
 
@@ -116,7 +116,7 @@ class Error(BaseModel):
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the error answers of a path, for its documentation."""
+    """Return the error responses of a path, for its documentation."""
     return {status: {"model": Error} for status in statuses}
 
 

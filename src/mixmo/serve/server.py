@@ -17,7 +17,7 @@ from mixmo.utils.errors import UserError
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 SHORTEST_TOKEN = 16
 TICKS = 3  # of uvicorn, ten in a second: in which it reads all that has arrived
-GRACE = 10  # seconds that requests have to end when the service is stopped
+GRACE = 10  # seconds for active requests to complete at shutdown
 
 
 def is_loopback(host: str) -> bool:
@@ -37,20 +37,22 @@ def check_exposure(host: str, token: str) -> None:
     """Check that a service that other machines reach has a token."""
     how = "python -c 'import secrets; print(secrets.token_urlsafe())' makes one"
     if not token and not is_loopback(host):
-        raise UserError(f"other machines reach {host}; set a token in the environment variable MIXMO_TOKEN ({how})")
+        raise UserError(
+            f"{host} is open to other machines; set a token in the environment variable MIXMO_TOKEN ({how})"
+        )
     if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
-        raise UserError(f"the token is shorter than {SHORTEST_TOKEN} letters, or not plain text; {how}")
+        raise UserError(f"the token must have {SHORTEST_TOKEN} or more ASCII characters without spaces; {how}")
 
 
 def allowed_hosts(host: str, token: str) -> tuple[str, ...]:
-    """Return the host names that requests may use; any where a token protects the answers."""
+    """Return the allowed values of the Host header; none means any, as a token protects the responses."""
     return () if token else tuple({*LOOPBACK_NAMES, host})
 
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket with an address; port 0 is a free one. It listens when the service starts, not before."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends small packets at once only if the protocol is named; otherwise each answer is 40 ms late.
+    # asyncio sends small packets at once only if the protocol is named; otherwise each response is 40 ms late.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -69,21 +71,21 @@ def address(listening: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn that says when it is ready, and closes connections that keep it waiting.
+    """A uvicorn server that calls back when it is ready, and closes connections that are idle for too long.
 
-    uvicorn alone waits for the head of a request, and until an answer is read, as long as the client likes.
+    uvicorn alone has no time limit for receiving the headers of a request, or for the client to read the response.
 
     Args:
-        app: What answers the requests.
+        app: The application.
         ready: Called when it listens.
-        seconds: Time for the head of a request to arrive, and for an answer to be read.
+        seconds: Time to receive the headers of a request, and for the client to read a response.
     """
 
     def __init__(self, app: FastAPI, ready: Callable[[], None] = lambda: None, seconds: float = 30.0) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",  # limits the head of a request; httptools keeps any number of headers
+                http="h11",  # limits the size of the headers; httptools keeps any number of them
                 ws="none",
                 log_level="warning",
                 access_log=False,
@@ -99,9 +101,9 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _close_waiting(self, now: float) -> None:
-        """Close the connections that wait for a head, or for their client to read, for too long.
+        """Close the connections that have waited too long for headers, or for their client to read.
 
-        Ticks are counted too: where the service itself was busy, it may have read nothing meanwhile.
+        Ticks are counted too: if the service itself was busy, it may have read nothing in the meantime.
         """
         waiting: dict[Any, tuple[Any, float, int]] = {}
         connection: Any  # whichever protocol; it is that of h11
@@ -122,10 +124,10 @@ class Server(uvicorn.Server):
 
 
 def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None], seconds: float) -> None:
-    """Serve until Ctrl-C or SIGTERM; requests in work are finished first."""
+    """Serve until Ctrl-C or SIGTERM; active requests are completed first."""
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # such images are rejected
     server = Server(app, ready, seconds)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after it has stopped
         server.run(sockets=[listening])
     if not server.started:
-        raise UserError("the service could not start; the lines above say why")
+        raise UserError("the service could not start; see the lines above")

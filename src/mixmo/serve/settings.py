@@ -1,4 +1,4 @@
-"""What the service accepts, and how it batches."""
+"""Limits of requests, and options of dynamic batching."""
 
 from dataclasses import dataclass, fields
 
@@ -10,7 +10,7 @@ LARGEST_IMAGE = 178_000_000  # pixels; PIL opens no image of more
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may hold, and how many images are predicted together."""
+    """Limits of requests, and how many images are predicted in one forward pass."""
 
     max_bytes: int = 32 * 2**20
     """Bytes of a request."""
@@ -19,15 +19,15 @@ class Limits:
     max_pixels: int = MOST_PIXELS
     """Pixels of an image, before it is resized."""
     max_requests: int = 128
-    """Requests that are worked on at a time; others get status 429."""
+    """Concurrent requests; more are rejected with status 429."""
     max_held_bytes: int = 256 * 2**20
-    """Bytes of all requests that are worked on at a time; others get status 429."""
+    """Bytes of all concurrent requests; more are rejected with status 429."""
     max_seconds: float = 30.0
-    """Time for a request to arrive and to be answered, and again for the answer to be read."""
+    """Time to receive a request and to respond; also the time for the client to read the response."""
     batch: int | None = None
-    """Images per forward pass, of all clients together (default: by the size of the images)."""
+    """Images per forward pass, over all clients (default: depends on the size of the images)."""
     window_ms: float = 3.0
-    """Longest time that a request waits for others to be batched with; a single client never waits."""
+    """Longest time that a request waits for others in its batch; a single client never waits."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

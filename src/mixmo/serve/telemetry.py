@@ -1,4 +1,4 @@
-"""Counters and times of the service, in the format of Prometheus."""
+"""Counters and latencies of the service, in the format of Prometheus."""
 
 from typing import Any
 
@@ -17,12 +17,10 @@ class Telemetry:
         self.registry = CollectorRegistry()
         made: dict[str, Any] = {"registry": self.registry}
         labels = ("method", "path", "status")
-        self.requests = Counter("mixmo_requests", "Requests that were answered.", labels, **made)
-        self.seconds = Histogram(
-            "mixmo_request_seconds", "Time to answer a request.", ("path",), buckets=SECONDS, **made
-        )
-        self.active = Gauge("mixmo_requests_active", "Requests that are worked on.", **made)
-        self.images = Counter("mixmo_images", "Images that were predicted.", **made)
+        self.requests = Counter("mixmo_requests", "Requests with a response.", labels, **made)
+        self.seconds = Histogram("mixmo_request_seconds", "Latency of a request.", ("path",), buckets=SECONDS, **made)
+        self.active = Gauge("mixmo_requests_active", "Active requests.", **made)
+        self.images = Counter("mixmo_images", "Predicted images.", **made)
         self.batch = Histogram("mixmo_batch_images", "Images per forward pass.", buckets=IMAGES, **made)
         self.network = Histogram("mixmo_network_seconds", "Time of a forward pass.", buckets=SECONDS, **made)
         self.wait = Histogram("mixmo_wait_seconds", "Time of a request in the queue.", buckets=SECONDS, **made)

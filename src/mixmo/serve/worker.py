@@ -1,4 +1,4 @@
-"""One thread that owns the network and predicts the images of concurrent requests in one forward pass."""
+"""One thread that runs the network and predicts the images of concurrent requests in one forward pass."""
 
 import threading
 import time
@@ -32,14 +32,14 @@ class Job:
 
 
 class ClosedError(RuntimeError):
-    """The service is being stopped."""
+    """The service is shutting down."""
 
 
 class Worker:
-    """Batches what concurrent requests ask for.
+    """Dynamic batching of concurrent requests.
 
-    The thread takes all that is queued, up to `batch` images. It waits up to `window` seconds for more only if more is
-    likely to come: another request has arrived and is being decoded (`arriving`), or the last batch was of several
+    The thread takes all queued images, up to `batch`. It waits up to `window` seconds for more only if more are likely
+    to come: another request has arrived and is being decoded (`arriving`), or the last batch came from several
     requests. So a single client never waits, and many clients are batched.
 
     Args:
@@ -58,8 +58,8 @@ class Worker:
         self._jobs: deque[Job] = deque()
         self._ready = threading.Condition()
         self._closing = False
-        # A thread of its own also keeps OpenMP from spinning between layers: it counts more threads than cores then,
-        # and lets them sleep. On two busy cores, predictions in the main thread took three times as long.
+        # With a separate thread, OpenMP does not spin between layers: it has more threads than cores and lets them
+        # sleep. On two busy cores, predictions in the main thread took three times as long.
         self._thread = threading.Thread(target=self._work, name="mixmo-network", daemon=True)
 
     @property
@@ -72,7 +72,7 @@ class Worker:
         return sum(job.count for job in tuple(self._jobs))
 
     def start(self) -> None:
-        """Predict once, which is slower than later on, and begin."""
+        """Predict once to warm up, and start the thread."""
         channels, height, width = self.backend.about.size
         self.backend.predict(torch.zeros(1, height, width, channels, dtype=torch.uint8))
         self._thread.start()
@@ -87,7 +87,7 @@ class Worker:
 
     @contextmanager
     def expecting(self) -> Iterator[None]:
-        """Say that a request has arrived whose images are being decoded."""
+        """Count a request as arriving while its images are decoded."""
         self.arriving += 1
         try:
             yield
@@ -147,7 +147,7 @@ class Worker:
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
                 return
-            for job in jobs:  # one of them is the cause; the others shall not suffer
+            for job in jobs:  # one of them is the cause; the others must not fail
                 self._finish([job])
             return
         for job, result in zip(jobs, results, strict=True):

@@ -15,7 +15,7 @@ from mixmo.utils.errors import UserError
 REMEDIES = {  # by the reason that a file cannot be written
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or inodes (`df -i`)"),
     errno.EFBIG: "allow larger files (`ulimit -f`) or give --shard-mb",
-    errno.ENOENT: "put back its folder, which was removed or moved",
+    errno.ENOENT: "restore its folder, which was removed or moved",
     **dict.fromkeys((errno.EACCES, errno.EROFS), "make its folder writable"),
 }
 
@@ -47,14 +47,14 @@ def write_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         what, again = (
             f"{path} could not be written ({error.strerror})",
-            "run the command again, a training with --resume",
+            "run the command again (a training: with --resume)",
         )
-        raise DiskError(f"{what}; what was there before is intact: {remedy(error)}, then {again}") from error
+        raise DiskError(f"{what}; existing files are intact: {remedy(error)}, then {again}") from error
 
 
 def remedy(error: OSError) -> str:
     """Return what to do about a file that cannot be written."""
-    return REMEDIES.get(error.errno or 0, "check that disk")
+    return REMEDIES.get(error.errno or 0, "check the disk")
 
 
 @contextmanager

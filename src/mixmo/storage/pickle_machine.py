@@ -1,4 +1,4 @@
-"""Read pickles that are not trusted: every operation that can follow is here, and none imports or calls what it names.
+"""Read untrusted pickles. All supported operations are in this file; none imports or calls what the pickle names.
 
 A pickle is a program for a small machine with a stack. This one knows the operations of protocols 2 to 4 that plain
 values, arrays and state dicts need. Its memory is bounded, and its keys are strings and integers, whose hash is cheap:
@@ -16,7 +16,7 @@ MARK = object()
 
 
 class ForbiddenError(Exception):
-    """A pickle asks for something that it may not have."""
+    """The pickle uses an operation or a name that is not allowed."""
 
 
 class Name(NamedTuple):
@@ -46,7 +46,7 @@ class Machine:
         self.memo: dict[int, Any] = {}
 
     def load(self) -> Any:
-        """Return what the next pickle makes. A damaged one raises nearly anything."""
+        """Return the object of the next pickle. A damaged one can raise nearly any exception."""
         self.stack, self.memo = [], {}
         while (code := self.data[self.place]) != ord("."):
             self.place += 1

@@ -1,4 +1,4 @@
-"""Read YAML files that may be a stranger's: plain fields, as recipes have them."""
+"""Read YAML files that may be untrusted: plain fields, as in recipes."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def read_yaml(path: Path, loader: type = Loader) -> Any:
     """Return the content of a YAML file.
 
     Raises:
-        UserError: If it repeats parts of itself: aliases and merge keys let a few lines stand for gigabytes. Also if it
+        UserError: If it has aliases or merge keys, by which a few lines can expand to gigabytes. Also if it
             is longer, or nested deeper, than a file of fields.
         ValueError: If it is no YAML, or not in UTF-8.
     """

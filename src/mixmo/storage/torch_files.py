@@ -19,7 +19,7 @@ PARTS = 5  # pickles of a file of torch before 1.6: a number, the version, the s
 
 
 def check_torch_file(path: Path) -> None:
-    """Raise an error, nearly any, unless a file is one that torch.load reads in the time and memory of its size."""
+    """Raise an exception unless torch.load reads the file in time and memory proportional to its size."""
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
         limit = len(data)
 

@@ -77,7 +77,7 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         if wrong := [name for name in names if Path(name).name != name or Path(name).suffix != ".safetensors"]:
-            raise ValueError(f"{wrong[0]!r} is no safetensors file beside it")
+            raise ValueError(f"{wrong[0]!r} is not a safetensors file beside it")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{index} is damaged ({error}); restore it from where it was written") from error
     checksums.verify(index)

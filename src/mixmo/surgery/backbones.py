@@ -45,8 +45,8 @@ def wrap_backbone(
         classes: Number of classes K.
         size: (C, H, W) of the images.
         members: Number of members M.
-        stem: Name of the stem, where it is not found.
-        head: Name of the head, where it is not found.
+        stem: Name of the stem; by default it is found automatically.
+        head: Name of the head; by default it is found automatically.
         diversity: Initial diversity of the members; see `mixmo.wrap`.
         drop_path: Drop path rate.
         pretrained: Read the weights that the library publishes; a head of other classes is new.

@@ -1,4 +1,4 @@
-"""Evaluate a network that other threads may be using or training: nothing of the network itself is switched."""
+"""Evaluate a network that other threads may be using or training, without changing its mode."""
 
 import copy
 from typing import TypeVar
@@ -27,7 +27,7 @@ def _view(net: E) -> E:
     try:
         view = copy.deepcopy(net, shared).eval()
     except Exception as error:  # whatever a model holds: locks, files, tensors of a graph
-        problem = f"a network in training mode predicts by a copy, and it cannot be copied ({first_line(error)})"
+        problem = f"a network in training mode predicts by a copy, but it cannot be copied ({first_line(error)})"
         raise UserError(f"{problem}; call net.eval() first") from error
     for layer in view.modules():
         if isinstance(layer, Copies):  # another thread may be in the middle of a call

@@ -1,4 +1,4 @@
-"""Networks without memory for their weights, to see whether weights fit before any memory is taken."""
+"""Networks without memory for their weights, to check whether weights fit before memory is allocated."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

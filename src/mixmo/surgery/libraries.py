@@ -1,4 +1,4 @@
-"""Classifiers of timm and torchvision by name: made for classes and images, and their published weights."""
+"""Classifiers of timm and torchvision by name, for given classes and image sizes, and their published weights."""
 
 import importlib
 import re
@@ -161,7 +161,7 @@ def _size_options(library: str, name: str, size: tuple[int, int, int]) -> dict[s
     channels, height, width = size
     if library == "torchvision":
         if channels != 3:
-            raise UserError(f"torchvision's models read 3 channels and the images have {channels}; take one of timm")
+            raise UserError(f"torchvision's models read 3 channels and the images have {channels}; use a model of timm")
         return {"image_size": height} if height == width != SIDE else {}
     cfg = _imported("timm").get_pretrained_cfg(name)
     sides = {} if cfg is not None and cfg.input_size[1:] == (height, width) else {"img_size": (height, width)}

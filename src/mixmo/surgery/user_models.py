@@ -1,4 +1,4 @@
-"""Classifiers of users, by module:function: called only if the user allowed it in this process.
+"""User-defined classifiers, by module:function: called only if the user allowed it in this process.
 
 A recipe may come from elsewhere, with a run or a file. What it names is imported only where the user named it too: by
 `--model` on the command line, as `--plugin`, or by `allow`.

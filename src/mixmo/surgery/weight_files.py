@@ -1,4 +1,4 @@
-"""Files of pretrained weights, as others write them: read safely, and fitted to a model by name and shape."""
+"""Read third-party files of pretrained weights safely, and match them to a model by name and shape."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ def read_weights(path: Path | str, wanted: Collection[str]) -> dict[str, Tensor]
     if not state or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
         raise UserError(f"weights = {path} holds no state dict; save model.state_dict() by torch.save")
     if any(".copies." in name for name in state):
-        raise UserError(f"weights = {path} is of a network of mixmo; give its run or folder by start (--start)")
+        raise UserError(f"weights = {path} belongs to a mixmo network; give its run or folder by start (--start)")
     return _without_prefix(state, wanted)
 
 

@@ -18,7 +18,7 @@ class UserError(ValueError):
 
 
 def quoted(value: object) -> str:
-    """Return how a value is written in Python, on one line and cut to a length: it may be of a stranger's file.
+    """Return the repr of a value on one line, shortened: it may come from an untrusted file.
 
     >>> print(quoted("a\\nb"), quoted("a" * 10**6)[-29:], quoted(10**5000))
     'a\\nb' aaa... (1,000,002 characters) an int of too many digits
@@ -26,7 +26,7 @@ def quoted(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:
-        return f"an {type(value).__name__} of too many digits"
+        return f"an {type(value).__name__} with too many digits"
     return shortened(text)
 
 

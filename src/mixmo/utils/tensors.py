@@ -1,4 +1,4 @@
-"""The check of tensors that users give."""
+"""Check tensors given by users."""
 
 import torch
 from torch import Tensor

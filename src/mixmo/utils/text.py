@@ -1,4 +1,4 @@
-"""Text of others, such as paths and class names, made safe to print."""
+"""Make untrusted text, such as paths and class names, safe to print."""
 
 import unicodedata
 
@@ -6,7 +6,7 @@ QUOTED = 200  # characters of a value that an error message quotes
 
 
 def printable(text: str) -> str:
-    """Return a text in which characters that would steer a terminal, or reorder a line, are spelled out.
+    """Return a text in which terminal control characters and bidirectional marks are escaped.
 
     >>> printable("a\\x1b[31mb\\u202e"), printable("Kälte, 冬")
     ('a\\\\x1b[31mb\\\\u202e', 'Kälte, 冬')
@@ -20,7 +20,7 @@ def printable_lines(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text cut to what a sentence can quote.
+    """Return a text shortened so that it can be quoted in an error message.
 
     >>> shortened("4"), shortened(5000 * "9")[-25:]
     ('4', '99... (5,000 characters)')

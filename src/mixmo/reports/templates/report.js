@@ -78,7 +78,7 @@
     let paused = false;
     pause.addEventListener("click", () => {
       paused = !paused;
-      pause.textContent = paused ? "Go on" : "Pause";
+      pause.textContent = paused ? "Resume" : "Pause";
       pause.setAttribute("aria-pressed", String(paused));
     });
     setInterval(() => {

@@ -71,18 +71,18 @@ export async function api(path, options = {}) {
   try {
     response = await fetch(path, { ...options, headers });
   } catch {
-    throw new Error("The service does not answer; is it still running?");
+    throw new Error("The service does not respond; is it still running?");
   }
   if (response.status === 401) {
     await askForToken();
     return api(path, options);
   }
   const content = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(content.error ?? `The service answered with status ${response.status}.`);
+  if (!response.ok) throw new Error(content.error ?? `The service responded with status ${response.status}.`);
   return content;
 }
 
-/** Predict a file; the answer holds the network's input too. */
+/** Predict a file; the response contains the network's input too. */
 export async function predictFile(file) {
   const form = new FormData();
   form.append("files", file, file.name || "pasted");

@@ -1,4 +1,4 @@
-// The panel that mixes two images. Every change asks the service again; while it computes, only the last change waits.
+// The panel that mixes two images. Every change sends a request; during a request only the last change is kept.
 
 import { $, addSamples, api, classesCard, element, markSample, memberColour, percent, predictFile, readable, sampleFile, showError } from "./dom.js";
 
@@ -119,7 +119,7 @@ function show(mixed, milliseconds) {
     chip.style.setProperty("--hue", memberColour(member));
     return chip;
   }));
-  $("timing").textContent = `One forward pass for both images, answered in ${milliseconds.toFixed(0)} ms. The network mixes encodings, not pixels; the picture shows where each image is visible.`;
+  $("timing").textContent = `One forward pass for both images, ${milliseconds.toFixed(0)} ms per request. The network mixes encodings, not pixels; the picture shows where each image is visible.`;
 }
 
 function dragToPlace() {

@@ -3,7 +3,7 @@
 import { $, addSamples, classesCard, element, markSample, memberColour, meter, percent, predictFile, readable, showError } from "./dom.js";
 
 let model;
-let latest = 0; // only the answer to the last image is shown
+let latest = 0; // only the response to the last image is shown
 let address = null;
 
 export function start(described) {
@@ -16,7 +16,7 @@ export function start(described) {
   const drop = $("drop");
   for (const name of ["dragenter", "dragover"]) drop.addEventListener(name, () => drop.classList.add("over"));
   for (const name of ["dragleave", "drop"]) drop.addEventListener(name, () => drop.classList.remove("over"));
-  $("explain").textContent = `The ensemble is the softmax of the subnetworks' mean logits.${model.members > 1 ? " All of them read the same image, in one forward pass." : ""}`;
+  $("explain").textContent = `The ensemble is the softmax of the subnetworks' mean logits.${model.members > 1 ? " All subnetworks read the same image, in one forward pass." : ""}`;
 }
 
 export async function predict(file) {
@@ -74,16 +74,16 @@ function showDecision({ abstain }) {
 
 function showSet(set) {
   const level = model.calibration?.conformal?.level;
-  $("set-title").textContent = set === null ? "Prediction set" : `Prediction set: holds the true class with probability ${percent(level)}`;
+  $("set-title").textContent = set === null ? "Prediction set" : `Prediction set: contains the true class with probability ${percent(level)}`;
   const items = (set ?? []).map((label) => element("li", { "data-label": label }, readable(label)));
-  const why = set === null ? "not calibrated; mixmo serve --calibrate-on FOLDER fits sets and abstention to held-out images" : "empty: no class conforms";
+  const why = set === null ? "not calibrated; mixmo serve --calibrate-on FOLDER fits sets and abstention to held-out images" : "empty set: no class is probable enough";
   $("set").replaceChildren(...(items.length ? items : [element("li", { class: "none" }, why)]));
 }
 
 function showAgreement({ members, mutual_information: information, entropy }) {
   const labels = [...new Set(members.map((classes) => readable(classes[0].label)))];
   const [one] = labels;
-  $("agreement").textContent = members.length === 1 ? "There is only one." : labels.length === 1
+  $("agreement").textContent = members.length === 1 ? "There is only one subnetwork." : labels.length === 1
     ? `Yes: all ${members.length} predict ${one}.`
     : `No: ${members.map((classes, m) => `subnetwork ${m + 1} predicts ${readable(classes[0].label)}`).join(", ")}.`;
   meter($("information"), information, Math.log(members.length), "Mutual information");
