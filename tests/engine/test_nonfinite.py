@@ -20,6 +20,8 @@ from mixmo.engine.step import Step
 from mixmo.mixing.masks import MASKS, Mask, cut
 from mixmo.recipes import Recipe, named
 from mixmo.runs.checkpoint import Checkpoints
+from mixmo.runs.directory import Run
+from mixmo.storage.files import DiskError
 from mixmo.utils.rng import Stream
 
 RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=1000.0)
@@ -135,6 +137,22 @@ def test_gradients_that_overflow_at_every_scale_end_the_training(recipe: Recipe,
 def test_an_epoch_of_skipped_steps_ends_the_training(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="all steps of epoch 1 were skipped"):
         train(recipe, tmp_path / "run", replace(RUNTIME, on_nan="skip"))
+
+
+def test_a_full_disk_that_cannot_hold_the_record_does_not_end_the_training(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Run.write
+
+    def full(run: Run, name: str, text: str) -> None:
+        if name == "nonfinite.json":
+            raise DiskError("nonfinite.json could not be written (No space left on device); free some space")
+        write(run, name, text)
+
+    monkeypatch.setattr(Run, "write", full)
+    with pytest.warns(UserWarning, match=r"nonfinite.json could not be written.*training goes on"):
+        run = train(recipe, tmp_path / "run", replace(RUNTIME, on_nan="skip"), until=STEPS)
+    assert run.read_metrics()[0]["skipped"] == 1
 
 
 def test_a_rollback_goes_on_from_the_last_checkpoint_with_other_draws(recipe: Recipe, tmp_path: Path) -> None:
