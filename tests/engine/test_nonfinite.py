@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from mixmo import UserError
 from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches
+from mixmo.engine.divergence import DivergedError
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.replay import replay
 from mixmo.engine.source import plan
 from mixmo.engine.step import Step
+from mixmo.engine.training import _rolled_back
 from mixmo.mixing.masks import MASKS, Mask, cut
 from mixmo.recipes import Recipe, named
 from mixmo.runs.checkpoint import Checkpoints
@@ -165,6 +168,20 @@ def test_a_rollback_goes_on_from_the_last_checkpoint_with_other_draws(recipe: Re
     part = train(recipe, tmp_path / "part", rolling, resume=True)
     for one, two in zip(whole.open_networks(), part.open_networks(), strict=True):
         assert one.read_metrics()[0]["test"] == two.read_metrics()[0]["test"]
+
+
+def test_an_unknown_way_to_go_on_is_rejected() -> None:
+    with pytest.raises(UserError, match="unknown on_nan 'skpi'; did you mean 'skip'"):
+        Runtime(on_nan="skpi")  # type: ignore[arg-type]
+
+
+def test_processes_wait_for_the_checkpoint_that_they_roll_back_to() -> None:
+    trainer = MagicMock()
+    trainer.runtime.on_nan, trainer.state.rollbacks = "rollback", 0
+    trainer.run.side_effect, trainer.checkpoints.latest.return_value = DivergedError("NaN"), None
+    assert _rolled_back(trainer, None) == 1
+    order = [call[0] for call in trainer.method_calls]
+    assert order == ["run", "world.broadcast", "checkpoints.latest"]
 
 
 @pytest.mark.parametrize("recipe", [OFTEN], indirect=True)

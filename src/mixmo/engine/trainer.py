@@ -225,7 +225,7 @@ class Trainer:
             return
         if self.world.writes:
             latest = self.checkpoints.latest()
-            checkpoint = latest and int(latest.name)
+            checkpoint = None if latest is None else int(latest.name)
             self.disk.write(file, nonfinite_record(first, state, self.stream.seed, self.images_of(first), checkpoint))
         check_loss(state, first, self.schedule.steps_per_epoch, file, self.recipe)
 
