@@ -10,7 +10,7 @@ from mixmo.engine.distributed import Processes, World, world
 from mixmo.recipes.fields import Range, at_least, check_field
 from mixmo.utils.errors import UserError, first_line
 
-CHECKED = ("workers", "kernels", "minutes", "score_every", "save_seconds", "keep_every", "shard_mb", "on_nan")
+CHECKED = ("workers", "minutes", "score_every", "save_seconds", "keep_every", "shard_mb")
 
 
 @dataclass(frozen=True)
