@@ -24,14 +24,23 @@ CUDA := cuda-bindings cuda-toolkit nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvid
 
 .PHONY: setup demo test quick format lint tables docs browser torture fuzz load lock audit sbom clean
 
+# The lock has the packages of Linux on x86-64; elsewhere pip chooses the versions.
+ifeq ($(shell uname -sm),Linux x86_64)
+define INSTALL
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+endef
+else
+INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+endif
+
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(INSTALL)
 	touch $@
 
 demo: setup

@@ -13,6 +13,7 @@ import safetensors.torch
 
 from mixmo import UserError
 from mixmo.engine import Runtime, train
+from mixmo.engine.trainer import Trainer
 from mixmo.recipes import named
 from mixmo.runs.directory import Run
 from mixmo.runs.metrics_log import append_line
@@ -123,6 +124,32 @@ def test_training_goes_on_without_a_checkpoint(
         run = train(RECIPE, tmp_path / "run", RUNTIME)
     assert same(run, finished[0])
     assert [path.name for path in (run.path / "checkpoints").glob("[0-9]*")] == [written[-1]]
+
+
+def test_unreadable_images_after_a_failed_checkpoint_still_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the images is raised, not that of the disk, which has room again."""
+    written, rename = list[str](), Path.rename
+
+    def full_at_first(path: Path, target: Path) -> Path:
+        written.append(target.name)
+        if len(written) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return rename(path, target)
+
+    draws = Trainer.draws
+
+    def unreadable(trainer: Trainer, first: int, last: int) -> Any:
+        if trainer.state.epochs_logged:
+            raise UserError("the images cannot be read")
+        yield from draws(trainer, first, last)
+
+    monkeypatch.setattr(Path, "rename", full_at_first)
+    monkeypatch.setattr(Trainer, "draws", unreadable)
+    with pytest.raises(UserError, match="images cannot be read"), pytest.warns(UserWarning, match="training goes on"):
+        train(RECIPE, tmp_path / "run", RUNTIME)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == [written[-1]]
 
 
 def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

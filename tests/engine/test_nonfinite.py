@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -12,14 +13,18 @@ from mixmo import UserError
 from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches
+from mixmo.engine.divergence import DivergedError
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.replay import replay
 from mixmo.engine.source import plan
 from mixmo.engine.step import Step
+from mixmo.engine.training import _rolled_back
 from mixmo.mixing.masks import MASKS, Mask, cut
 from mixmo.recipes import Recipe, named
 from mixmo.runs.checkpoint import Checkpoints
+from mixmo.runs.directory import Run
+from mixmo.storage.files import DiskError
 from mixmo.utils.rng import Stream
 
 RUNTIME = Runtime(device="cpu", quiet=True, save_seconds=1000.0)
@@ -137,6 +142,22 @@ def test_an_epoch_of_skipped_steps_ends_the_training(recipe: Recipe, tmp_path: P
         train(recipe, tmp_path / "run", replace(RUNTIME, on_nan="skip"))
 
 
+def test_a_full_disk_that_cannot_hold_the_record_does_not_end_the_training(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Run.write
+
+    def full(run: Run, name: str, text: str) -> None:
+        if name == "nonfinite.json":
+            raise DiskError("nonfinite.json could not be written (No space left on device); free some space")
+        write(run, name, text)
+
+    monkeypatch.setattr(Run, "write", full)
+    with pytest.warns(UserWarning, match=r"nonfinite.json could not be written.*training goes on"):
+        run = train(recipe, tmp_path / "run", replace(RUNTIME, on_nan="skip"), until=STEPS)
+    assert run.read_metrics()[0]["skipped"] == 1
+
+
 def test_a_rollback_goes_on_from_the_last_checkpoint_with_other_draws(recipe: Recipe, tmp_path: Path) -> None:
     """Two networks; stopped and resumed after a rollback, it has the same result."""
     recipe, rolling = recipe.replace(networks=2), replace(RUNTIME, on_nan="rollback")
@@ -147,6 +168,15 @@ def test_a_rollback_goes_on_from_the_last_checkpoint_with_other_draws(recipe: Re
     part = train(recipe, tmp_path / "part", rolling, resume=True)
     for one, two in zip(whole.open_networks(), part.open_networks(), strict=True):
         assert one.read_metrics()[0]["test"] == two.read_metrics()[0]["test"]
+
+
+def test_processes_wait_for_the_checkpoint_that_they_roll_back_to() -> None:
+    trainer = MagicMock()
+    trainer.runtime.on_nan, trainer.state.rollbacks = "rollback", 0
+    trainer.run.side_effect, trainer.checkpoints.latest.return_value = DivergedError("NaN"), None
+    assert _rolled_back(trainer, None) == 1
+    order = [call[0] for call in trainer.method_calls]
+    assert order == ["run", "world.broadcast", "checkpoints.latest"]
 
 
 @pytest.mark.parametrize("recipe", [OFTEN], indirect=True)

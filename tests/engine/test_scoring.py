@@ -6,7 +6,8 @@ from torch import Tensor
 
 from mixmo.data.types import Dataset
 from mixmo.engine.distributed import World
-from mixmo.engine.scoring import DivergedError, Scorer
+from mixmo.engine.divergence import DivergedError
+from mixmo.engine.scoring import Scorer
 from mixmo.engine.source import hold_out
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.recipes import named

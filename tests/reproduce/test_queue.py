@@ -69,6 +69,7 @@ def test_the_queue_of_the_repository_begins_with_the_papers_network() -> None:
         ("{table: p, rows: [p=0.3]}", "unknown row of p 'p=0.3'"),
         ("{table: p, scale: our}", "did you mean 'hour'"),
         ("{tabel: p}", "is not a list of lines"),
+        ("&all {table: p, rows: *all}", "line 1 has an anchor"),
         ("{table: p, set: [nothing]}", "nothing has no value"),
     ],
 )

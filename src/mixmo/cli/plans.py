@@ -14,6 +14,7 @@ from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.settings import settings_for
 from mixmo.reproduce.store import Store, run_name
 from mixmo.reproduce.text import title
+from mixmo.utils.text import duration
 
 ABOUT = "from the rates in benchmarks/RESULTS.md, with scoring and compilation."
 
@@ -51,19 +52,8 @@ def amounts(plans: list[Plan], store: Store, here: Speed) -> list[str]:
     scored = sum(store.find(recipe) is not None for recipe in lacking)
     speeds = [h200(), *([here] if here.measured else [])]
     spans = [sum(run_seconds(recipe, h200()) for recipe in runs), *[left(lacking, store, speed) for speed in speeds]]
-    return [f"{len(runs) - len(lacking)}/{len(runs)}", str(scored), *map(duration, spans)]
-
-
-def duration(seconds: float) -> str:
-    """A span of time with its unit.
-
-    >>> duration(0), duration(90), duration(5000), duration(1e6), duration(1e8)
-    ('-', '1.5 min', '1.4 h', '11.6 days', '3.2 years')
-    """
-    for unit, length in (("years", 365 * 86400), ("days", 86400), ("h", 3600)):
-        if seconds >= (length if unit != "days" else 2 * length):
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds / 60:.1f} min" if seconds else "-"
+    times = [duration(span) if span else "-" for span in spans]
+    return [f"{len(runs) - len(lacking)}/{len(runs)}", str(scored), *times]
 
 
 def unused(plans: list[Plan], store: Store) -> list[str]:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mixmo.runs.checkpoint import Checkpoints
@@ -23,6 +24,11 @@ class Disk:
         self.unlogged.append(record)
         with self._warned():
             self._write_lines()
+
+    def write(self, file: Path, text: str) -> None:
+        """Write a file that training goes on without."""
+        with self._warned():
+            self.run.write(file.name, text)
 
     def settle(self) -> None:
         """Wait for the last checkpoint, and write the missing lines."""

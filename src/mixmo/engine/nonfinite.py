@@ -26,8 +26,8 @@ class Skip:
         self.before = [buffer.clone() for buffer in self.buffers]
 
     def remember(self) -> None:
-        for before, buffer in zip(self.before, self.buffers, strict=True):
-            before.copy_(buffer)
+        if self.buffers:
+            torch._foreach_copy_(self.before, self.buffers)
 
     def check(self, gradients: list[Tensor]) -> None:
         """Set the flag if a gradient is NaN or infinite."""
@@ -37,4 +37,4 @@ class Skip:
     def undo(self, bad: Tensor) -> None:
         """Restore the batch statistics of before the step if it was `bad`."""
         for before, buffer in zip(self.before, self.buffers, strict=True):
-            buffer.copy_(torch.where(bad, before, buffer))
+            torch.where(bad, before, buffer, out=buffer)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -34,18 +33,6 @@ def epoch_record(state: State, schedule: Schedule, scored: Mapping[str, Scored],
         **{name: split.report.to_dict() for name, split in scored.items()},
         "seconds": round(state.seconds, 3),
         "evaluation_seconds": round(seconds, 3),
-    }
-
-
-def nonfinite_record(first: int, state: State, seed: int, images: list[int], checkpoint: Path | None) -> dict[str, Any]:
-    """Return the content of nonfinite.json: the step after the `first` ones, and what its draws depend on."""
-    return {
-        "step": first + 1,
-        "epoch": state.epochs_logged + 1,
-        "seed": seed,
-        "rollbacks": state.rollbacks,
-        "checkpoint": checkpoint and int(checkpoint.name),
-        "images": images,
     }
 
 

@@ -8,28 +8,13 @@ from torch import Tensor
 
 from mixmo.data.types import Dataset, Split
 from mixmo.engine.distributed import World
+from mixmo.engine.divergence import check_outputs
 from mixmo.inference.predict import predict_split
 from mixmo.metrics.logits import LabelledLogits
 from mixmo.metrics.report import Report, evaluate
 from mixmo.models import Ensemble
 from mixmo.recipes.schema import Recipe
 from mixmo.utils.errors import UserError
-
-
-class DivergedError(UserError):
-    """The loss or the outputs are infinite: the last checkpoint is worth more than the weights."""
-
-
-def diverged(what: str, recipe: Recipe) -> DivergedError:
-    remedy = f"train again with a lower lr (it is {recipe.lr}) or a longer warmup into another --out"
-    go_on = "continue by --resume with --on-nan skip or rollback"
-    return DivergedError(f"{what}: training diverged and saved nothing after its last checkpoint; {remedy}, or {go_on}")
-
-
-def check_outputs(logits: Tensor, recipe: Recipe) -> None:
-    """Raise an error if the last step, or the running statistics, made outputs infinite: the loss may not show it."""
-    if not logits.isfinite().all():
-        raise diverged("the network outputs NaN or infinite values", recipe)
 
 
 class Scored(NamedTuple):

@@ -18,15 +18,23 @@ from mixmo.engine.convolutions import choose_kernels
 from mixmo.engine.disk import Disk
 from mixmo.engine.display import Progress, header
 from mixmo.engine.distributed import World, lost_processes_named
+from mixmo.engine.divergence import (
+    DivergedError,
+    check_loss,
+    check_outputs,
+    check_scale,
+    nonfinite_record,
+    steps_before,
+)
 from mixmo.engine.initialization import fresh_network, load_teacher, start_normalisation
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import average_statistics, synchronise
 from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.preflight import check_data, check_mask, check_memory
-from mixmo.engine.records import dataset_record, epoch_record, nonfinite_record, write_results
+from mixmo.engine.records import dataset_record, epoch_record, write_results
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
-from mixmo.engine.scoring import DivergedError, Scored, Scorer, check_outputs, diverged
+from mixmo.engine.scoring import Scored, Scorer
 from mixmo.engine.source import Plan, each_step, hold_out, plan
 from mixmo.engine.step import Step, parts_of
 from mixmo.models import multiply_adds, parameters
@@ -42,7 +50,6 @@ from mixmo.utils.rng import Stream, seed_of
 from mixmo.utils.signals import Stopped, stop_signals
 
 AGREE = 16  # steps after which several processes agree on whether to stop
-SMALLEST_SCALE = 2.0**-24  # of the loss in fp16: 40 overflows after the first scale of 2^16
 
 
 class Trainer:
@@ -146,9 +153,7 @@ class Trainer:
                 while state.step < last and not self.stopping and not self.has_converged():
                     self.train_epoch(last, stopped, progress)
                     self.checkpoint(self.end_epoch(progress))
-            self.disk.finish()
-            self.save()
-            self.checkpoints.wait()
+            self.save_now()
             if state.step == self.schedule.steps or self.has_converged():
                 self.finish()
                 if any(self.world.any(stopped())):  # an ensemble or a plan must not go on with its next network
@@ -214,20 +219,15 @@ class Trainer:
 
     def check_loss(self) -> None:
         """Record the first step of the epoch whose loss is NaN or infinite; raise an error unless such are skipped."""
-        state, each, (loss, _, skipped, since) = self.state, self.schedule.steps_per_epoch, self.state.meter
-        if self.step.scaler is not None and self.step.scaler.scale.item() < SMALLEST_SCALE:
-            raise diverged(f"the gradients overflow fp16 at every scale of the loss by step {state.step}", self.recipe)
-        if since == 0:
+        state, file = self.state, self.run_folder.path / "nonfinite.json"
+        check_scale(self.step.scaler, state.step, self.recipe)
+        if (first := steps_before(state)) is None:
             return
-        first = state.step - math.ceil(since)  # steps before it
         if self.world.writes:
-            record = nonfinite_record(first, state, self.stream.seed, self.images_of(first), self.checkpoints.latest())
-            self.run_folder.write("nonfinite.json", json.dumps(record, indent=2))
-        if not math.isfinite(loss):
-            file = self.run_folder.path / "nonfinite.json"
-            raise diverged(f"the loss is {loss} from step {first + 1} on ({file} lists its images)", self.recipe)
-        if state.step == (state.epochs_logged + 1) * each and skipped == each:
-            raise diverged(f"all steps of epoch {state.epochs_logged + 1} were skipped", self.recipe)
+            latest = self.checkpoints.latest()
+            checkpoint = None if latest is None else int(latest.name)
+            self.disk.write(file, nonfinite_record(first, state, self.stream.seed, self.images_of(first), checkpoint))
+        check_loss(state, first, self.schedule.steps_per_epoch, file, self.recipe)
 
     def images_of(self, step: int) -> list[int]:
         """Return the numbers of the training images of a step, among those that are not held out."""
@@ -298,6 +298,12 @@ class Trainer:
         if self.world.writes:
             self.checkpoints.save(self.state, self.net, self.optimizer, self.best, self.averaged)
 
+    def save_now(self) -> None:
+        """Write a checkpoint in any case, and wait for it; the one before may have failed."""
+        self.disk.finish()
+        self.save()
+        self.checkpoints.wait()
+
     def finish(self) -> None:
         """Write weights, float32 logits and scores of the last and of the best epoch."""
         state = self.state
@@ -321,8 +327,7 @@ class Trainer:
             raise
         except UserError:
             if agreed and math.isfinite(self.state.meter[0]):
-                self.save()
-                self.checkpoints.wait()
+                self.save_now()
             raise
 
     @contextmanager

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 
 from mixmo import data
 from mixmo.engine.distributed import lost_processes_named
+from mixmo.engine.divergence import DivergedError
 from mixmo.engine.loggers import Logger
 from mixmo.engine.preflight import check_fit, check_same, check_world
 from mixmo.engine.resume import change_epochs, open_run
 from mixmo.engine.runtime import Runtime
-from mixmo.engine.scoring import DivergedError
 from mixmo.engine.trainer import Trainer
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run, is_run
@@ -116,6 +116,7 @@ def _rolled_back(trainer: Trainer, until: int | None) -> int:
         count = trainer.state.rollbacks + 1
         if trainer.runtime.on_nan != "rollback" or count > ROLLBACKS:
             raise
+        trainer.world.broadcast(None)  # the writing process has finished its checkpoint; now all can load the same
         latest = trainer.checkpoints.latest()
         back = f"the checkpoint of step {int(latest.name)}" if latest else "the start"
         say(

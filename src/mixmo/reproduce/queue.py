@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from mixmo.reproduce import paper
 from mixmo.reproduce.plan import Plan, expand
 from mixmo.reproduce.scales import SCALES
 from mixmo.reproduce.settings import check_settings, read_settings
+from mixmo.storage.plain_yaml import read_yaml
 from mixmo.utils.errors import UserError, first_line, unknown
 
 
@@ -31,14 +30,14 @@ class Entry(NamedTuple):
 def read_queue(path: Path) -> list[Entry]:
     """Read the entries of a queue from a YAML file."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path)
         return [
             Entry(**{**line, "rows": tuple(line.get("rows", ())), "set": tuple(line.get("set", ()))})
             for line in content
         ]
     except OSError as error:
         raise UserError(f"--queue {path} cannot be read ({error.strerror}); give a YAML file") from error
-    except (yaml.YAMLError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         lines = f"lines such as {{table: p, scale: hour}}, with {', '.join(Entry._fields)}"
         raise UserError(f"--queue {path} is not a list of {lines}: {first_line(error)}; correct it") from error
 

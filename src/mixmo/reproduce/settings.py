@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from mixmo.recipes.fields import has_type
 from mixmo.recipes.schema import FIELDS, KINDS, Recipe
 from mixmo.reproduce.plan import Plan, trained
+from mixmo.storage.plain_yaml import parse_yaml
 from mixmo.utils.errors import UserError, unknown
 
 FIXED = ("dataset", "networks", "seed")  # set by the table or --seeds, not by --set
@@ -33,14 +32,14 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--set {name} is given twice; give it once")
         usual, kind = getattr(Recipe, name), KINDS[name]
         try:
-            value = yaml.safe_load(text)
+            value = parse_yaml(text)
             if isinstance(usual, float):
                 value = float(value)
             elif isinstance(usual, tuple):
                 value = tuple(map(float, value))
             elif not has_type(value, kind):
                 raise TypeError
-        except (TypeError, ValueError, yaml.YAMLError) as error:
+        except (TypeError, ValueError) as error:
             such = f"such as {usual}" if usual is not None else "a text" if has_type("", kind) else "a whole number"
             raise UserError(f"--set {word}: {name} is {such}; give a value of that kind") from error
         settings[name] = value

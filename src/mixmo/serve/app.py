@@ -24,7 +24,7 @@ from mixmo.inference.preparation import resized_side
 from mixmo.serve import schema
 from mixmo.serve.backends import Backend
 from mixmo.serve.bodies import invalid, read_json, read_uploads
-from mixmo.serve.errors import RETRY, RequestError, error_response, printable
+from mixmo.serve.errors import RETRY, RequestError, error_response, quotable
 from mixmo.serve.guard import Guard, stopping
 from mixmo.serve.images import Upload, prepare, to_png
 from mixmo.serve.mixing import Mixing, mix, mixable_masks
@@ -120,7 +120,7 @@ class Service:
             raise RequestError(422, self.not_mixable)
         body = await read_json(request, schema.Mixture)
         if body.mask not in self.masks:
-            raise RequestError(422, printable(str(unknown("mask", body.mask, self.masks)), 400))
+            raise RequestError(422, quotable(str(unknown("mask", body.mask, self.masks)), 400))
         images_2HWC, decoded = await self._prepare(request, [Upload(None, image) for image in body.images], True)
         net, mixing = self.backend.mixing_network(), Mixing(body.mask, body.ratio, body.x, body.y, body.seed)
         mixed = await self._wait(
@@ -172,7 +172,7 @@ class Service:
                 503, f"no prediction within {seconds:g} seconds; retry when the service has less load", RETRY
             ) from None
         except UserError as error:
-            raise RequestError(422, printable(str(error), 400)) from error
+            raise RequestError(422, quotable(str(error), 400)) from error
 
     def _describe_model(self) -> dict[str, Any]:
         backend, about = self.backend, self.backend.about
@@ -204,7 +204,7 @@ def _masks(backend: Backend) -> tuple[list[str], str | None]:
 
 
 def _name(upload: Upload) -> str | None:
-    return printable(upload.name, 200) if upload.name else None
+    return quotable(upload.name, 200) if upload.name else None
 
 
 def _json(content: dict[str, Any], decoded: float | None = None) -> Response:

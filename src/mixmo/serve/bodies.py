@@ -7,7 +7,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from mixmo.serve.errors import RequestError, printable
+from mixmo.serve.errors import RequestError, quotable
 from mixmo.serve.images import Upload
 from mixmo.serve.schema import Images
 
@@ -22,7 +22,7 @@ async def read_uploads(request: Request, most: int) -> list[Upload]:
     if kind == "multipart/form-data":
         return await _files(request, most)
     if kind != "application/json":
-        given = f"'{printable(kind)}'" if kind else "missing"
+        given = f"'{quotable(kind)}'" if kind else "missing"
         raise RequestError(415, f"the content type is {given}; send files as multipart/form-data, or application/json")
     images = (await read_json(request, Images)).images
     if len(images) > most:
@@ -42,14 +42,14 @@ async def read_json(request: Request, kind: type[B]) -> B:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            raise RequestError(400, f"the body is not JSON ({printable(first['msg'])}); {EXAMPLE}") from None
+            raise RequestError(400, f"the body is not JSON ({quotable(first['msg'])}); {EXAMPLE}") from None
         raise RequestError(422, invalid(first["loc"], first["msg"])) from None
 
 
 def invalid(where: tuple[int | str, ...], message: str) -> str:
     """Return the error message of an invalid field."""
-    place = printable(".".join(map(str, where))) or "body"
-    return f"{place}: {message[:1].lower()}{printable(message[1:])}; {EXAMPLE}"
+    place = quotable(".".join(map(str, where))) or "body"
+    return f"{place}: {message[:1].lower()}{quotable(message[1:])}; {EXAMPLE}"
 
 
 def content_type(request: Request) -> str:
@@ -67,14 +67,14 @@ async def _files(request: Request, most: int) -> list[Upload]:
     except MultiPartException as error:
         if error.message.startswith("Too many files"):
             raise too_many(most) from None
-        raise RequestError(400, f"the form cannot be read ({printable(error.message)}); {EXAMPLE}") from None
+        raise RequestError(400, f"the form cannot be read ({quotable(error.message)}); {EXAMPLE}") from None
     except KeyError:  # no boundary
         raise RequestError(400, f"the content type has no boundary; {EXAMPLE}") from None
     uploads = []
     try:
         for name, part in form.multi_items():
             if not isinstance(part, UploadFile):
-                raise RequestError(422, f"the field '{printable(name)}' is text; send image files with file names")
+                raise RequestError(422, f"the field '{quotable(name)}' is text; send image files with file names")
             uploads.append(Upload(part.filename or None, await part.read()))
     finally:
         await form.close()

@@ -3,6 +3,8 @@
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from mixmo.utils.text import printable
+
 RETRY = {"Retry-After": "1"}
 
 
@@ -17,11 +19,11 @@ def error_response(error: HTTPException) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-def printable(text: str, most: int = 80) -> str:
+def quotable(text: str, most: int = 80) -> str:
     """Return text from a client without control characters, shortened to `most` characters.
 
-    >>> printable("a\\x1b[31mb.png")
-    'a?[31mb.png'
+    >>> quotable("a\\x1b[31mb.png"), quotable("abcd", 3)
+    ('a\\\\x1b[31mb.png', 'ab…')
     """
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
+    clean = printable(text)
     return clean if len(clean) <= most else clean[: most - 1] + "…"

@@ -16,7 +16,7 @@ from mixmo.augment.basic import to_shape
 from mixmo.data.decode import LISTED, TooLargeError, open_image, to_square
 from mixmo.inference.preparation import resized_side
 from mixmo.models.metadata import About
-from mixmo.serve.errors import RequestError, printable
+from mixmo.serve.errors import RequestError, quotable
 from mixmo.utils.errors import first_line
 
 
@@ -84,7 +84,7 @@ def _square(upload: Upload, where: str, about: About, max_pixels: int, exact: bo
     except UnidentifiedImageError:
         raise RequestError(415, f"{where} is not an image of a supported format; send {LISTED}") from None
     except Exception as error:  # a damaged file can raise nearly anything in PIL
-        raise RequestError(422, f"{where} cannot be decoded ({printable(first_line(error))}); save it again") from error
+        raise RequestError(422, f"{where} cannot be decoded ({quotable(first_line(error))}); save it again") from error
 
 
 def _from_base64(text: str, where: str) -> bytes:
@@ -102,4 +102,4 @@ def _too_large(where: str, max_pixels: int) -> RequestError:
 
 def _where(number: int, upload: Upload, count: int) -> str:
     which = f"image {number} of {count}" if count > 1 else "the image"
-    return f"{which} ({printable(upload.name)})" if upload.name else which
+    return f"{which} ({quotable(upload.name)})" if upload.name else which

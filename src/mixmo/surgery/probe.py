@@ -12,6 +12,7 @@ from mixmo.models.network import Ensemble, Network, channels
 from mixmo.surgery.wrapped import logits_of
 from mixmo.utils.errors import UserError
 from mixmo.utils.eval_mode import evaluating
+from mixmo.utils.text import shortened
 
 Size = tuple[int, int, int]  # C, H, W
 CIFAR = 32
@@ -60,7 +61,7 @@ def run_trial(model: nn.Module, size: Size | None) -> Trial:
         if logits.dim() != 2 or len(logits) != 2 or logits.shape[1] < 2 or not logits.isfinite().all():
             raise UserError(f"the model outputs {tuple(logits.shape)} or NaN; a classifier outputs logits (2, classes)")
         return Trial(images, logits)
-    problem = " ".join(problems[0].split())[:200]
+    problem = shortened(" ".join(problems[0].split()))
     if size:
         raise UserError(f"the model takes no images of {problem}; give images of another size")
     raise UserError(f"the model takes no image of the sizes tried; give size=(C, H, W) (for {problem})")
