@@ -81,7 +81,7 @@ FAULTS = {
     "killed at the start": Fault(signalled(signal.SIGKILL), named=""),  # torchrun names it
     "port taken": Fault(named="EADDRINUSE", port_taken=True),
     "another recipe": Fault(options=("--lr", "0.3"), named="(process 1): "),
-    "other data": Fault(changed_digits, named="process 1 has another data than process 0 (images"),
+    "other data": Fault(changed_digits, named="process 1 and process 0 differ in their data (images"),
 }
 
 

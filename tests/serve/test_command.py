@@ -57,7 +57,9 @@ def test_a_port_that_is_taken_is_an_error(said: Said) -> None:
 def test_arguments_are_checked(said: Said, tmp_path: Path) -> None:
     assert "max_images" in said("serve", "--max-images", "0")
     assert "does not exist" in said("serve", tmp_path / "no.onnx", "--port", "0")
-    assert "calibrate before" in said("serve", tmp_path / "no.onnx", "--port", "0", "--level", "0.9")
+    assert "calibrate the network before exporting" in said(
+        "serve", tmp_path / "no.onnx", "--port", "0", "--level", "0.9"
+    )
 
 
 def test_without_the_extra_the_error_says_what_to_install(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

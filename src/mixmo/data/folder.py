@@ -49,7 +49,7 @@ def read(name: str, root: Path, val: float = 0.0) -> Dataset:
     if len(classes) < 2:
         raise UserError(f"the training images in {path} are all of class '{classes[0]}'; there must be two or more")
     if unknown := sorted({sample.label for sample in test} - set(classes)):
-        raise UserError(f"classes without a training image in {path}: {ascii(unknown[:5])[1:-1]}; add some")
+        raise UserError(f"classes without training images in {path}: {ascii(unknown[:5])[1:-1]}; add images")
     return Dataset(
         name=name,
         train=listed_split(path, f"train-{size}{kind}", train, classes, size),

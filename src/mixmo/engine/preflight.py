@@ -99,7 +99,7 @@ def check_same(recipe: Recipe, dataset: Dataset, world: World) -> None:
         for what, first in everywhere[0].items():
             if different := [key for key, value in first.items() if other[what][key] != value]:
                 raise UserError(
-                    f"process {rank} has another {what} than process 0 ({', '.join(different[:3])} differ); "
+                    f"process {rank} and process 0 differ in their {what} ({', '.join(different[:3])}); "
                     "start all of them with the same command and the same files"
                 )
 

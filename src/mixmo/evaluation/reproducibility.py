@@ -68,7 +68,7 @@ def compare_trainings(first: Run, second: Run) -> RunDifference:
 
 
 def _environment(first: Run, second: Run) -> dict[str, tuple[Any, Any]]:
-    """Return the differences of the environments. Two runs on a GPU always differ: kernels are chosen by timing them."""
+    """Return how the environments differ. Runs on a GPU always differ: their kernels are chosen by timing."""
     one, two = (run.open_networks()[0].read_environment() for run in (first, second))
     differing = {key: (one.get(key), two.get(key)) for key in {**one, **two} if one.get(key) != two.get(key)}
     if not differing and one["device"] != "cpu":
