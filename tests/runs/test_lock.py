@@ -39,7 +39,8 @@ def test_files_left_by_a_killed_process_do_not_count(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="exists already and is not a run directory"):
             Run.create(tmp_path, SMALL)
         (tmp_path / name).unlink()
-    (tmp_path / ".recipe.yaml.123.tmp").write_text("half")
+    for name in (".recipe.yaml.123.tmp", ".tmphuYM4D"):  # the second of safetensors
+        (tmp_path / name).write_text("half")
     (tmp_path / ".lock").touch()
     run = Run.create(tmp_path, SMALL)
     with claim(run.path):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from mixmo.runs.contents import is_state
 from mixmo.storage import checksums
-from mixmo.storage.files import atomic_write, write_errors
+from mixmo.storage.files import atomic_write, leftovers, write_errors
 from mixmo.storage.weights import UNFINISHED, load_tensors, load_weights, save_tensors, to_bfloat16
 from mixmo.utils.errors import UserError
 
@@ -169,7 +169,7 @@ class Checkpoints:
         for path in self.folder.glob("best-*.safetensors*"):
             if not path.name.startswith(tuple(needed)):
                 path.unlink(missing_ok=True)
-        for path in self.folder.glob(".*.tmp"):
+        for path in leftovers(self.folder):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def load(self, net: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None = None) -> State | None:

@@ -27,7 +27,7 @@ from mixmo.recipes.schema import Recipe
 from mixmo.runs.contents import is_dataset, is_logits, is_scores
 from mixmo.runs.metrics_log import append_line, read_log
 from mixmo.storage import checksums
-from mixmo.storage.files import atomic_write
+from mixmo.storage.files import atomic_write, is_leftover
 from mixmo.storage.plain_yaml import read_yaml
 from mixmo.storage.weights import AGAIN, UNFINISHED, load_tensors
 from mixmo.utils.errors import UserError
@@ -55,7 +55,7 @@ def make_folder(path: Path) -> None:
 
 def _is_leftover(path: Path) -> bool:
     """Whether a process that was killed at its start left this file."""
-    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".tmp"))
+    return path.name == LOCK or is_leftover(path)
 
 
 class Run:

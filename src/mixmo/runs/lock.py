@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from mixmo.runs.directory import LOCK, make_folder
-from mixmo.storage.files import file_lock, write_errors
+from mixmo.storage.files import file_lock, leftovers, write_errors
 
 
 def has_begun(path: Path) -> bool:
@@ -33,7 +33,7 @@ def claim(path: Path) -> Iterator[None]:
     with ExitStack() as held:
         with write_errors(path / LOCK):
             held.enter_context(file_lock(path / LOCK, busy))
-        for leftover in path.glob(".*.tmp"):
+        for leftover in leftovers(path):
             leftover.unlink(missing_ok=True)
         yield
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -18,6 +19,20 @@ REMEDIES = {  # by the reason that a file cannot be written
     errno.ENOENT: "restore its folder, which was removed or moved",
     **dict.fromkeys((errno.EACCES, errno.EROFS), "make its folder writable"),
 }
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Return the temporary files that a killed process left in a folder: of `atomic_write`, and of safetensors."""
+    return [path for path in folder.glob(".*") if is_leftover(path)]
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether a path has the name of a temporary file.
+
+    >>> [is_leftover(Path(name)) for name in (".recipe.yaml.1f.tmp", ".tmphuYM4D", ".tmpdir.yaml", "notes.tmp")]
+    [True, True, False, False]
+    """
+    return re.fullmatch(r"\..*\.tmp|\.tmp\w{6}", path.name) is not None
 
 
 class DiskError(UserError):
