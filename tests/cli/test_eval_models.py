@@ -249,7 +249,7 @@ def test_all_networks_of_a_run_are_members(tmp_path: Path, scored: Eval, said: C
     assert len(scored(both, "--on", "digits")["members"]) == 2
     assert "twice" in said("eval", both, both / "0", "--on", "digits", *ON_CPU)
     shutil.rmtree(both / "1")
-    assert "no run directory" in said("eval", both, "--on", "digits", *ON_CPU)
+    assert "is not a run directory" in said("eval", both, "--on", "digits", *ON_CPU)
 
 
 def test_a_folder_named_as_the_data_set_is_not_read(

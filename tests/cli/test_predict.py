@@ -270,7 +270,7 @@ def test_a_named_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_pa
     ("arguments", "message"),
     [
         (("RUN", "nowhere.png"), "nowhere.png"),
-        (("IMAGES", "IMAGES"), "no run directory"),
+        (("IMAGES", "IMAGES"), "neither a run directory nor"),
         (("RUN", "IMAGES", "--format", "parquet"), "--out"),
         (("RUN", "IMAGES", "--out", "TAKEN"), "exists"),
         (("RUN", "IMAGES", "--out", "EMPTY/a/b.csv"), "b.csv"),

@@ -79,6 +79,29 @@ def test_elsewhere_another_seed_is_within_the_tolerance_and_another_recipe_is_no
     assert "NLL differs by" in said.err
 
 
+def test_a_published_run_without_logits_is_an_error_before_the_training(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run.path / "1" / "logits-last.safetensors").unlink()
+    monkeypatch.setattr("mixmo.cli.rerun.train", lambda *_: pytest.fail("it was trained"))
+    assert main(["rerun", str(run.path), "--quiet"]) == 2
+    assert "logits-last.safetensors" in capsys.readouterr().err
+
+
+def test_on_another_kind_of_device_the_step_is_compiled_as_it_is_there_by_default(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in run.network_paths():
+        environment = json.loads((path / "environment.json").read_text())
+        gpu = {**environment, "device": "cuda", "options": {**environment["options"], "compile": True}}
+        (path / "environment.json").write_text(json.dumps(gpu))
+        (path / checksums.NAME).unlink()
+    runtimes = list[Runtime]()
+    monkeypatch.setattr("mixmo.cli.rerun.train", lambda _, __, runtime: runtimes.append(runtime) or run)
+    assert main(["rerun", str(run.path), "--quiet", "--device", "cpu"]) == 0
+    assert [(runtime.compile, runtime.score_every) for runtime in runtimes] == [(None, 2)]
+
+
 def test_an_unfinished_run_is_an_error(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     (run.path / "1" / "scores.json").unlink()
     assert main(["rerun", str(run.path)]) == 2

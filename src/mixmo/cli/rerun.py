@@ -30,11 +30,15 @@ def main(arguments: list[str]) -> None:
     run = Run.open(parsed.run)
     if not run.is_finished():
         raise UserError(f"{run.path} is unfinished; `mixmo train --resume --out {run.path}` completes it")
+    run.read_logits()  # a published run may lack them: found before the training rather than after it
     known = run.open_networks()[0].read_environment()
     if known["device"] == "cpu":
         torch.set_num_threads(known["threads"])
     device = parsed.device or known["device"]
-    runtime = Runtime(device=device, data=parsed.data, quiet=parsed.quiet, **known.get("options", {}))
+    options = known.get("options", {})
+    if device.partition(":")[0] != known["device"]:  # another kind of device compiles or not as it does by default
+        options = {**options, "compile": None}
+    runtime = Runtime(device=device, data=parsed.data, quiet=parsed.quiet, **options)
     with tempfile.TemporaryDirectory(prefix="mixmo-rerun-") as folder:
         found = compare_trainings(run, train(run.recipe, parsed.out or Path(folder) / "run", runtime))
     _print(found)

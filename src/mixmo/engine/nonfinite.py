@@ -1,5 +1,7 @@
 """Skip steps whose loss or gradient is NaN or infinite, on the device, without synchronisation."""
 
+from itertools import chain
+
 import torch
 from torch import Tensor, nn
 
@@ -22,12 +24,14 @@ class Skip:
     def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self.flag = skip_flag(optimizer, device)
         self.one = torch.ones((), device=device)
-        self.buffers = list(net.buffers())
-        self.before = [buffer.clone() for buffer in self.buffers]
+        buffers = list(net.buffers())
+        # Tensors of one type are copied in one launch.
+        self.buffers = [[b for b in buffers if b.dtype == kind] for kind in {b.dtype for b in buffers}]
+        self.before = [[b.clone() for b in some] for some in self.buffers]
 
     def remember(self) -> None:
-        if self.buffers:
-            torch._foreach_copy_(self.before, self.buffers)
+        for before, buffers in zip(self.before, self.buffers, strict=True):
+            torch._foreach_copy_(before, buffers)
 
     def check(self, gradients: list[Tensor]) -> None:
         """Set the flag if a gradient is NaN or infinite."""
@@ -36,5 +40,5 @@ class Skip:
 
     def undo(self, bad: Tensor) -> None:
         """Restore the batch statistics of before the step if it was `bad`."""
-        for before, buffer in zip(self.before, self.buffers, strict=True):
+        for before, buffer in zip(chain(*self.before), chain(*self.buffers), strict=True):
             torch.where(bad, before, buffer, out=buffer)
