@@ -231,7 +231,7 @@ def test_an_empty_class_folder_is_named(root: Path):
 
 def test_a_class_without_a_training_image_is_named(root: Path):
     (root / "val" / "red").rename(root / "val" / "pink")
-    with pytest.raises(UserError, match=r"training image .* 'pink'"):
+    with pytest.raises(UserError, match=r"without training images in .*: 'pink'"):
         folder(root, 8)
 
 

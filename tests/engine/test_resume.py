@@ -131,4 +131,4 @@ def test_the_command_resumes_with_the_folder_alone(
     assert "planned for 3 epochs" in capsys.readouterr().err
     assert Run.open(tmp_path / "run").recipe == recipe.replace(epochs=4)
     assert command(tmp_path / "nowhere") == 2
-    assert "no run directory" in capsys.readouterr().err
+    assert "not a run directory" in capsys.readouterr().err

@@ -254,7 +254,7 @@ def test_a_full_disk_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_that_is_no_run_is_rejected(tmp_path: Path, resume: bool) -> None:
     (tmp_path / "file").touch()
     for out in (tmp_path, tmp_path / "file"):
-        with pytest.raises(UserError, match="no run directory"):
+        with pytest.raises(UserError, match="not a run directory"):
             train(SMALL, out, RUNTIME, resume=resume)
 
 

@@ -92,8 +92,8 @@ def test_suffix_chooses_the_file_format(inside: Path, suffix: str, start: bytes)
         (["pairs", "digits/cut"], "unknown recipe"),
         (["pairs", "digits/cut-mixmo", "--p", "2"], "p = 2"),
         (["dynamics"], "runs"),
-        (["dynamics", "nowhere"], "no run directory"),
-        (["filters", "nowhere"], "no run directory"),
+        (["dynamics", "nowhere"], "not a run directory"),
+        (["filters", "nowhere"], "not a run directory"),
     ],
 )
 def test_bad_input_raises_an_error(inside: Path, said: Callable[..., str], arguments: list[str], says: str) -> None:

@@ -69,7 +69,7 @@ def serving(backend: Backend, limits: Limits | None = None, **options: object) -
     started = threading.Event()
     limits = limits or Limits()
     server = Server(create_app(backend, limits, **options), started.set, limits.max_seconds)  # type: ignore[arg-type]
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
         assert started.wait(10)
@@ -77,8 +77,9 @@ def serving(backend: Backend, limits: Limits | None = None, **options: object) -
             yield client
     finally:
         server.should_exit = True
-        thread.join()
+        thread.join(60)
         listening.close()
+        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="session")

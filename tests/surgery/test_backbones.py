@@ -249,7 +249,7 @@ def test_files_that_cannot_be_read_raise(tmp_path: Path, capsys: pytest.CaptureF
     assert_fails("holds no state dict", weights=file_of(tmp_path / "numbers.pth", {"epoch": 3}))
     assert_fails("holds no state dict", weights=file_of(tmp_path / "list.pth", [torch.zeros(1)]))
     ours = file_of(tmp_path / "ours.safetensors", made().state_dict())
-    assert_fails("network of mixmo; give its run or folder by start", weights=ours)
+    assert_fails("a mixmo network; give its run or folder by start", weights=ours)
 
 
 def published(monkeypatch: pytest.MonkeyPatch, name: str) -> nn.Module:

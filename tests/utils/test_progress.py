@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import redirect_stderr
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,7 +37,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         monkeypatch.setattr(progress, "TICK", 1e6)  # only the test updates
-        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def wait(self, board: Board | None, seconds: int) -> None:
         assert board is not None

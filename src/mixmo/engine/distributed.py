@@ -77,6 +77,17 @@ class World:
         return []
 
 
+def _connect_after_restart(accelerator: str, timeout: timedelta) -> None:
+    """Connect the processes that torchrun restarted: its store still has the addresses of those that were lost."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or dist.is_initialized():
+        return
+    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))  # type: ignore[attr-defined]
+    backend = "nccl" if accelerator == "cuda" else "gloo"
+    prefixed = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=size, timeout=timeout)
+
+
 class Processes(World):
     """Connected processes with one device each."""
 
@@ -93,6 +104,7 @@ class Processes(World):
         self.fabric = Fabric(
             accelerator=accelerator, devices=world // nodes, num_nodes=nodes, strategy=DDPStrategy(**options)
         )
+        _connect_after_restart(accelerator, options["timeout"])
         self.fabric.launch()
         self.rank, self.size = self.fabric.global_rank, self.fabric.world_size
         self.store = dist.distributed_c10d._get_default_store()

@@ -21,7 +21,7 @@ def quoted(value: object) -> str:
     """Return the repr of a value on one line, shortened: it may come from an untrusted file.
 
     >>> print(quoted("a\\nb"), quoted("a" * 10**6)[-29:], quoted(10**5000))
-    'a\\nb' aaa... (1,000,002 characters) an int of too many digits
+    'a\\nb' aaa... (1,000,002 characters) an int with too many digits
     """
     try:
         text = repr(value)

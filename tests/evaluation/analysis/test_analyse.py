@@ -117,7 +117,7 @@ def test_csv_has_one_line_per_epoch(runs: list[Run], capsys: pytest.CaptureFixtu
         (["RUN", "--thresholds", "1.5"], "in [0, 1]"),
         (["RUN", "--last", "0"], ">= 1"),
         (["RUN", "--which", "first"], "first"),
-        (["nowhere"], "no run directory"),
+        (["nowhere"], "not a run directory"),
         ([], "runs"),
         (["RUN", "--jsn"], "did you mean '--json'"),
     ],
