@@ -20,7 +20,7 @@ FAULTS = {  # and the words that the error must have
     "train digits/vanilla --out a --width": ("--width",),
     "train digits/vanilla --out a --compile=maybe": ("--compile", "maybe"),
     "train digits/vanilla --out a --decay [a]": ("--decay", "list", "[a]"),
-    "train digits/vanilla --out a --precision fp8": ("--precision", "fp32 or bf16 or fp16", "fp8"),
+    "train digits/vanilla --out a --precision fp4": ("--precision", "fp32 or bf16 or fp16 or fp8", "fp4"),
     "train digits/vanilla --out a --config fields.yaml": ("lr in fields.yaml", "float", "high"),
     "train digits/vanilla --out a --optimizer adam": ("--optimizer",),
     "train digits/vanilla --out a --batchsize 3": ("--batchsize", "did you mean '--batch-size'"),
@@ -76,7 +76,7 @@ def test_help_spells_options_with_dashes_and_groups_them(capsys: pytest.CaptureF
     headings = ("data", "network", "mixing", "augmentation", "optimisation", "run")
     places = [text.index(f"\n{heading}:\n") for heading in headings]
     assert places == sorted(places)
-    words = ("--batch-size INT", "--flip, --no-flip", "--quiet  ", "--precision {fp32,bf16,fp16}", "fp32)")
+    words = ("--batch-size INT", "--flip, --no-flip", "--quiet  ", "--precision {fp32,bf16,fp16,fp8}", "fp32)")
     assert all(word in text for word in words)
     assert "--batch_size" not in text
 

@@ -96,5 +96,12 @@ def convolutions(result: Result) -> Table:
             ("", "") if ms is None else (f"{ms:.3f}", f"{shape.flops / ms / 1e9:,.0f}")
             for ms in (choice.cudnn_ms, choice.ours_ms)
         ]
-        table.add_row(str(shape), str(each.layers), each.direction, choice.kernel, *times[0], *times[1])
+        table.add_row(
+            str(shape),
+            str(each.layers),
+            f"{each.direction}{', fp8' if each.fp8 else ''}",
+            choice.kernel,
+            *times[0],
+            *times[1],
+        )
     return table

@@ -18,7 +18,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine.convolutions import Convolutions
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import make_optimizer
-from mixmo.engine.preflight import check_fit
+from mixmo.engine.preflight import check_fit, check_precision
 from mixmo.engine.step import Graph
 from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.inference.predict import predict_split
@@ -69,6 +69,7 @@ def benchmark(
     repeats: int,
 ) -> Iterator[Result]:
     """Yield the result so far after each measurement, of `repeats` times about `seconds`."""
+    check_precision(recipe, device)
     on_gpu = device.type == "cuda"
     compiled = on_gpu if compiled is None else compiled
     dataset = synthetic(recipe.dataset, device)

@@ -45,6 +45,7 @@ def measure(step: Step, draws: Iterable[Draws], steps: int, scorer: Scorer, wait
     for state in step.optimizer.state.values():
         for moment in state.values():  # zeros are equivalent to none: the first step makes the momentum the gradient
             moment.zero_()
+    step.maxima.load({})
     step.meter.zero_()
     return Pace(time.monotonic() - began, (marks[-1] - marks[0]) / (len(marks) - 1), scoring, finish)
 

@@ -10,14 +10,17 @@ import torch
 from torch import nn
 
 from mixmo.engine.distributed import World
+from mixmo.engine.optimizer import end_names
 from mixmo.kernels.choice import Choice, choose
-from mixmo.kernels.layer import Kernels, set_kernels, shape_of
+from mixmo.kernels.layer import Kernels, set_fp8, set_kernels, shape_of
 from mixmo.kernels.ops import CUDNN
+from mixmo.kernels.quantisation import E4M3
 from mixmo.kernels.remembered import Key, environment, name_of, recall, remember
 from mixmo.kernels.shapes import Shape
 from mixmo.models import Ensemble
 from mixmo.models.cost import layer_calls
 from mixmo.utils.device import HALF
+from mixmo.utils.errors import UserError
 from mixmo.utils.progress import say, track
 
 DIRECTIONS = ("forward", "input", "weight")
@@ -31,14 +34,23 @@ class Convolutions:
     direction: str
     layers: int
     choice: Choice
+    fp8: bool = False
 
 
 def choose_kernels(
-    net: Ensemble, size: tuple[int, int, int], batch: int, precision: str, device: torch.device, world: World
+    net: Ensemble,
+    size: tuple[int, int, int],
+    batch: int,
+    precision: str,
+    device: torch.device,
+    world: World,
+    auto: bool = True,
 ) -> list[Convolutions]:
     """Compute each 3x3 convolution of a training batch by the faster of cuDNN and the Triton kernels.
 
-    Where the kernels cannot run (no Triton, no GPU from Ampere on, no half precision), nothing changes.
+    Where the kernels cannot run (no Triton, no GPU from Ampere on, no half precision), nothing changes. In fp8, all
+    convolutions but those of the encoders become fp8 ones, whose forward pass and input gradient take the fastest tile;
+    where the kernels cannot run, torch computes them from the dequantised operands, which is slow.
 
     Args:
         net: The network, on the device; its layers are changed in place and keep their names.
@@ -47,27 +59,45 @@ def choose_kernels(
         precision: Of the recipe.
         device: Of the network.
         world: The processes; the first one measures.
+        auto: Choose the kernels in half precision too, not only those in fp8.
 
     Returns:
         What was chosen for each shape and direction.
     """
-    if precision not in HALF or not available(device):
+    if precision not in HALF:
         return []
-    shapes, dtype = layer_shapes(net, size, batch), HALF[precision]
-    keys: list[Key] = [(shape, each, dtype) for shape in dict.fromkeys(shapes.values()) for each in DIRECTIONS]
-    chosen = world.broadcast(choices(keys, device) if world.writes else {})
-    if not chosen:
-        return []
-    for name, shape in shapes.items():
-        kernels = Kernels(*(chosen[shape, direction, dtype].kernel for direction in DIRECTIONS))
+    layers = layer_shapes(net, size, batch)
+    in_fp8 = fp8_layers(net, layers) if precision == "fp8" else set()
+    keys = {
+        (name, direction): (shape, direction, E4M3 if name in in_fp8 and direction != "weight" else HALF[precision])
+        for name, shape in layers.items()
+        for direction in DIRECTIONS
+    }
+    counts = Counter(key for key in keys.values() if auto or key[2] == E4M3)
+    chosen: dict[Key, Choice] = {}
+    if available(device):
+        chosen = world.broadcast(choices(list(counts), device) if world.writes else {})
+        if in_fp8 and not chosen:
+            raise UserError("precision = fp8: Triton cannot compile or run its kernels here; take precision = bf16")
+    for name, shape in layers.items():
+        named = (chosen.get(keys[name, direction]) for direction in DIRECTIONS)
+        kernels = Kernels(*(CUDNN if one is None else one.kernel for one in named))
         layer = net.get_submodule(name)
         assert isinstance(layer, nn.Conv2d)
-        if set(kernels) != {CUDNN}:
-            set_kernels(layer, shape, dtype, kernels)
-    layers = Counter(shapes.values())
-    found = [Convolutions(shape, each, layers[shape], chosen[shape, each, dtype]) for shape, each, _ in keys]
-    say(summary(found))
+        if name in in_fp8:
+            set_fp8(layer, shape, kernels)
+        elif set(kernels) != {CUDNN}:
+            set_kernels(layer, shape, HALF[precision], kernels)
+    found = [Convolutions(*key[:2], counts[key], choice, key[2] == E4M3) for key, choice in chosen.items()]
+    if found:
+        say(summary(found))
     return found
+
+
+def fp8_layers(net: Ensemble, shapes: dict[str, Shape]) -> set[str]:
+    """Return the names of the layers to compute in fp8: not those of the encoders, which read pixels."""
+    stems, _ = end_names(net)
+    return {name for name, shape in shapes.items() if shape.supported_in_fp8 and not name.startswith(stems)}
 
 
 def available(device: torch.device) -> bool:
@@ -117,5 +147,6 @@ def summary(found: list[Convolutions]) -> str:
     ours = [each for each in found if each.choice.kernel != CUDNN]
     count, of = (sum(each.layers for each in some) for some in (ours, found))
     saved = sum(each.layers * each.choice.gain_ms for each in ours)
-    what = f"Triton for {count} of {of} convolutions (forward, input, weight)"
+    fp8 = sum(each.layers for each in ours if each.fp8)
+    what = f"Triton for {count} of {of} convolutions (forward, input, weight){f', {fp8} in fp8' if fp8 else ''}"
     return f"kernels  {what}, {saved:.2f} ms per step less" if ours else f"kernels  cuDNN for all {of} convolutions"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.data.types import Dataset
+from mixmo.engine.convolutions import available
 from mixmo.engine.distributed import World
 from mixmo.engine.records import dataset_record
 from mixmo.engine.source import held_out_rows
@@ -39,6 +40,16 @@ def check_classes(recipe: Recipe, dataset: Dataset) -> None:
     if empty := [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if not count]:
         held = f", with validation = {recipe.validation:g} held out" if recipe.validation else ""
         raise UserError(f"classes without training images in {dataset.name}{held}: {', '.join(empty[:5])}; add images")
+
+
+def check_precision(recipe: Recipe, device: torch.device) -> None:
+    """Raise an error if the device cannot compute in the recipe's precision."""
+    if recipe.precision != "fp8" or (available(device) and torch.cuda.get_device_capability(device) >= (8, 9)):
+        return
+    raise UserError(
+        "precision = fp8 needs Triton and an NVIDIA GPU of compute capability 8.9 or higher (Ada, Hopper or newer); "
+        f"device {device} here has not; take precision = bf16"
+    )
 
 
 def check_mask(recipe: Recipe, net: Ensemble, size: tuple[int, int, int]) -> None:

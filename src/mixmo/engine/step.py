@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from mixmo.baselines.gradaug import subnet_loss
 from mixmo.baselines.saliency import SaliencyDraws, Settings, mix_by_saliency
 from mixmo.engine.batch import Batches, Draws, Now
+from mixmo.engine.maxima import Maxima
 from mixmo.engine.nonfinite import Skip
 from mixmo.engine.optimizer import LossScaler
 from mixmo.mixing.loss import loss
@@ -56,6 +57,7 @@ class Step:
         self.device = device
         self.skip = Skip(net, optimizer, device) if skip else None
         self.scaler = LossScaler(optimizer, device) if self.recipe.precision == "fp16" else None
+        self.maxima = Maxima(net)
         self.class_weights = class_weights(batches) if self.recipe.balance == "loss" else None
         if batches.recipe.subnets and (compiled or graphed):
             warn("GradAug's sub-networks change shape from step to step; the step runs eagerly, which is slower")
@@ -138,8 +140,10 @@ class Step:
         value, accuracy = self._forward(draws)
         if first:
             self.optimizer.zero_grad(set_to_none=True)
+            self.maxima.clear()
         share = value if len(self._parts) == 1 else value / len(self._parts)
         (share if self.scaler is None else share * self.scaler.scale).backward()
+        self.maxima.collect()
         return value.detach(), accuracy
 
     def _update(self) -> None:
@@ -154,6 +158,7 @@ class Step:
         self.optimizer.step()
         if self.scaler is not None:
             self.scaler.update()
+        self.maxima.update(None if self.skip is None else self.skip.flag)
 
     def _first_gradients(self, draws: Draws) -> tuple[Tensor, Tensor]:
         """Take the first compiled step. If it fails, restore the batch statistics and run eagerly."""

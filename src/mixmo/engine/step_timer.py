@@ -30,10 +30,10 @@ class StepTimer:
         check_memory(net, recipe, dataset.size, device)
         self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.convolutions: list[Convolutions] = []
-        if kernels == "auto":
-            batch = recipe.batch_size // recipe.grad_accum_steps
+        if kernels == "auto" or recipe.precision == "fp8":
+            batch, auto = recipe.batch_size // recipe.grad_accum_steps, kernels == "auto"
             self.convolutions = choose_kernels(
-                self.net, recipe.seen(dataset.size), batch, recipe.precision, device, World()
+                self.net, recipe.seen(dataset.size), batch, recipe.precision, device, World(), auto
             )
         self.batches = Batches(recipe, dataset, dataset.train, net=self.net)
         self.step = Step(

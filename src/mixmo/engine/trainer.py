@@ -100,9 +100,10 @@ class Trainer:
         self.teacher = teacher and teacher.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         part = self.world.part(recipe.batch_size)
         self.batches = Batches(recipe, self.dataset, self.train_split, part, self.net)
-        if runtime.kernels == "auto":
+        if runtime.kernels == "auto" or recipe.precision == "fp8":
             seen, parts = recipe.seen(self.dataset.size), parts_of(part, recipe)
-            choose_kernels(self.net, seen, parts[0].stop - parts[0].start, recipe.precision, device, self.world)
+            size, auto = parts[0].stop - parts[0].start, runtime.kernels == "auto"
+            choose_kernels(self.net, seen, size, recipe.precision, device, self.world, auto)
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
         self.state.rollbacks = max(rollbacks, self.state.rollbacks)
         seed = recipe.seed if self.state.rollbacks == 0 else seed_of(recipe.seed, self.state.rollbacks)
@@ -123,6 +124,8 @@ class Trainer:
         )
         if self.step.scaler is not None and self.state.loss_scale is not None:
             self.step.scaler.load(self.state.loss_scale)
+        if self.state.maxima is not None:
+            self.step.maxima.load(self.state.maxima)
         self.step.meter.copy_(self.step.meter.new_tensor(self.state.meter))
         self.stopping = False
         self.saved = time.monotonic()  # when the last checkpoint was written
@@ -295,6 +298,7 @@ class Trainer:
         with evaluating(self.net), torch.no_grad():
             check_outputs(self.net(noise.to(self.device)), self.recipe)
         self.state.loss_scale = None if self.step.scaler is None else self.step.scaler.state()
+        self.state.maxima = self.step.maxima.state()
         if self.world.writes:
             self.checkpoints.save(self.state, self.net, self.optimizer, self.best, self.averaged)
 

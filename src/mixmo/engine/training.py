@@ -12,7 +12,7 @@ from mixmo import data
 from mixmo.engine.distributed import lost_processes_named
 from mixmo.engine.divergence import DivergedError
 from mixmo.engine.loggers import Logger
-from mixmo.engine.preflight import check_fit, check_same, check_world
+from mixmo.engine.preflight import check_fit, check_precision, check_same, check_world
 from mixmo.engine.resume import change_epochs, open_run
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.trainer import Trainer
@@ -62,6 +62,7 @@ def train(
     out, runtime = check_path("out", out), runtime or Runtime()
     device, world, fitted = runtime.resolve(), runtime.world(), runtime.minutes is not None
     check_world(recipe, world)
+    check_precision(recipe, device)
     with ExitStack() as held:
         held.enter_context(shown(not runtime.quiet and world.writes))
         held.enter_context(memory.advised(LESS_MEMORY))

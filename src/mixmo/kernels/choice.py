@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from mixmo.kernels.fp8 import Operands, compute_fp8
 from mixmo.kernels.ops import CUDNN, compute
+from mixmo.kernels.quantisation import E4M3, quantised_gradient, quantised_weights, saturated
 from mixmo.kernels.shapes import Shape
 
 TOLERANCE = 1e-2  # relative error against cuDNN: bfloat16 has 8 bits
@@ -18,6 +21,9 @@ GAIN = 1.02  # times faster than cuDNN, at least
 WASTE = 1.34  # times the arithmetic of the best tile: a tile that pads more is not tried
 COLD = 150e6  # bytes of operands used in turn, more than a cache holds
 CALLS, REPEATS = 20, 7  # calls per repeat
+
+if TYPE_CHECKING:
+    from mixmo.kernels.directions import Kernel, KernelFP8
 
 Call = Callable[[], Tensor]
 Timer = Callable[[Sequence[Call]], float]
@@ -42,33 +48,68 @@ def choose(shape: Shape, direction: str, dtype: torch.dtype, device: torch.devic
     """Measure one direction of a convolution on this device."""
     from mixmo.kernels.directions import DIRECTIONS
 
+    if dtype == E4M3:
+        return choose_fp8(shape, direction, device)
     sets = operands(shape, dtype, device)
 
     def calls(kernel: str) -> list[Call]:
         return [partial(compute, direction, kernel, *one, shape.stride, shape.padding) for one in sets]
 
-    kernel = DIRECTIONS[direction]
-    work = {name: kernel.work(shape, tile) for name, tile in kernel.tiles.items()}
-    tried = [name for name in work if work[name] <= WASTE * min(work.values())]
+    tried = {name: calls(name) for name in worthwhile(DIRECTIONS[direction], shape)}
     with torch.cuda.device(device):
-        choice = fastest(calls(CUDNN), {name: calls(name) for name in tried}, graph_milliseconds)
+        choice = fastest(calls(CUDNN), tried, graph_milliseconds)
     torch.cuda.empty_cache()  # of the recorded graphs
     return choice
 
 
+def choose_fp8(shape: Shape, direction: str, device: torch.device) -> Choice:
+    """Measure one direction in fp8; it takes the fastest tile, whatever cuDNN needs in bfloat16."""
+    from mixmo.kernels.directions import FP8
+
+    sets, half = operands_fp8(shape, direction, device), operands(shape, torch.bfloat16, device)
+
+    def calls(kernel: str) -> list[Call]:
+        return [partial(compute_fp8, direction, kernel, one, shape) for one in sets]
+
+    tried = {name: calls(name) for name in worthwhile(FP8[direction], shape)}
+    with torch.cuda.device(device):
+        expected = calls(CUDNN)[0]()
+        cudnn_ms = graph_milliseconds(
+            [partial(compute, direction, CUDNN, *one, shape.stride, shape.padding) for one in half]
+        )
+        times = correct_times(expected, tried, graph_milliseconds)
+    torch.cuda.empty_cache()
+    if not times:
+        return Choice(CUDNN, cudnn_ms)
+    tile = min(times, key=times.__getitem__)
+    return Choice(tile, cudnn_ms, tile, times[tile])
+
+
+def worthwhile(kernel: "Kernel | KernelFP8", shape: Shape) -> list[str]:
+    """Return the tiles that do not pad much more than the best one."""
+    work = {name: kernel.work(shape, tile) for name, tile in kernel.tiles.items()}
+    return [name for name in work if work[name] <= WASTE * min(work.values())]
+
+
 def fastest(cudnn: Sequence[Call], candidates: Mapping[str, Sequence[Call]], milliseconds: Timer) -> Choice:
     """Return the choice; a kernel that fails or disagrees with cuDNN is not a candidate."""
-    expected, cudnn_ms = cudnn[0]().float(), milliseconds(cudnn)
-    times: dict[str, float] = {}
-    for name, calls in candidates.items():
-        with suppress(Exception):  # too little shared memory on this GPU, say
-            error = (calls[0]().float() - expected).norm() / expected.norm()
-            if error < TOLERANCE:
-                times[name] = milliseconds(calls)
+    expected, cudnn_ms = cudnn[0](), milliseconds(cudnn)
+    times = correct_times(expected, candidates, milliseconds)
     if not times:
         return Choice(CUDNN, cudnn_ms)
     tile = min(times, key=times.__getitem__)
     return Choice(tile if GAIN * times[tile] <= cudnn_ms else CUDNN, cudnn_ms, tile, times[tile])
+
+
+def correct_times(expected: Tensor, candidates: Mapping[str, Sequence[Call]], milliseconds: Timer) -> dict[str, float]:
+    """Return the times of the kernels that neither fail nor disagree with what is expected."""
+    times: dict[str, float] = {}
+    for name, calls in candidates.items():
+        with suppress(Exception):  # too little shared memory on this GPU, say
+            error = (calls[0]().float() - expected.float()).norm() / expected.float().norm()
+            if error < TOLERANCE:
+                times[name] = milliseconds(calls)
+    return times
 
 
 def operands(shape: Shape, dtype: torch.dtype, device: torch.device) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -85,6 +126,19 @@ def operands(shape: Shape, dtype: torch.dtype, device: torch.device) -> list[tup
 
     each = dtype.itemsize * (math.prod(shape.input) + math.prod(shape.output))
     return [one() for _ in range(min(4, 1 + int(COLD / each)))]
+
+
+def operands_fp8(shape: Shape, direction: str, device: torch.device) -> list[Operands]:
+    """Return the operands of a direction, quantised."""
+    found = []
+    for x, weight, dy in operands(shape, torch.bfloat16, device):
+        if direction == "forward":
+            found.append(Operands(saturated(x, E4M3), *quantised_weights(weight)))
+        else:
+            dy8, unit = quantised_gradient(dy, dy.abs().amax().float())
+            weight8, scale = quantised_weights(weight.transpose(0, 1))
+            found.append(Operands(dy8, weight8, scale * unit))
+    return found
 
 
 def graph_milliseconds(calls: Sequence[Call]) -> float:

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from mixmo.kernels.forward import FP8_TILES, forward, forward_work
 from mixmo.kernels.forward import TILES as FORWARD
-from mixmo.kernels.forward import forward, forward_work
+from mixmo.kernels.fp8 import Operands
 from mixmo.kernels.input_gradient import TILES as INPUT
 from mixmo.kernels.input_gradient import input_gradient, input_gradient_work
 from mixmo.kernels.shapes import Shape, Tile
@@ -31,5 +32,29 @@ DIRECTIONS: dict[str, Kernel] = {
     ),
     "weight": Kernel(
         WEIGHT, weight_gradient_work, lambda x, weight, dy, s, p, tile: weight_gradient(x, dy, s, p, tile)
+    ),
+}
+
+
+class KernelFP8(NamedTuple):
+    """The kernel of one direction in fp8."""
+
+    tiles: Mapping[str, Tile]
+    work: Callable[[Shape, Tile], int]
+    compute: Callable[[Operands, Shape, Tile], Tensor]
+
+
+FP8: dict[str, KernelFP8] = {
+    "forward": KernelFP8(
+        FP8_TILES,
+        forward_work,
+        lambda of, shape, tile: forward(of.a, of.weight, shape.stride, shape.padding, tile, of.scale),
+    ),
+    "input": KernelFP8(
+        FP8_TILES,
+        input_gradient_work,
+        lambda of, shape, tile: input_gradient(
+            of.a, of.weight, (shape.h, shape.w), shape.stride, shape.padding, tile, of.scale
+        ),
     ),
 }

@@ -15,6 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mixmo.kernels.memory_format import nhwc
+from mixmo.kernels.scales import scales
 from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded
 
 TILES = named(
@@ -27,15 +28,31 @@ TILES = named(
         Tile(128, 64, 0, 64, 4, 4),
     )
 )
+FP8_TILES = named(
+    (
+        Tile(256, 128, 32, 32, 8, 6),
+        Tile(256, 128, 32, 64, 8, 5),
+        Tile(256, 128, 32, 128, 8, 4),
+        Tile(128, 256, 64, 64, 8, 5),
+        Tile(128, 256, 64, 128, 8, 3),
+        Tile(256, 128, 0, 64, 8, 5),
+        Tile(256, 128, 0, 128, 8, 4),
+        Tile(128, 128, 0, 128, 4, 4),
+        Tile(128, 64, 0, 64, 4, 5),
+        Tile(128, 64, 0, 32, 4, 6),
+    )
+)
 
 
-@triton.jit(do_not_specialize=["tiles_h", "tiles_w", "tiles_k", "stride", "padding", "steps"])
+@triton.jit(do_not_specialize=["outputs", "tiles_h", "tiles_w", "tiles_k", "stride", "padding", "steps"])
 def forward_kernel(
     x,
     w_a,
     w_b,
     y_a,
     y_b,
+    scale,
+    outputs,
     tiles_h,
     tiles_w,
     tiles_k,
@@ -48,6 +65,7 @@ def forward_kernel(
     BC: tl.constexpr,
     KA: tl.constexpr,
     KB: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     """One program: a box of IM x BH x BW pixels by KA + KB output channels."""
     pid = tl.program_id(0)
@@ -68,6 +86,10 @@ def forward_kernel(
         acc_a = tl.dot(a, tl.reshape(w_a.load([k, tap, c]), (KA, BC)).T, acc_a)
         if KB > 0:
             acc_b = tl.dot(a, tl.reshape(w_b.load([k + KA, tap, c]), (KB, BC)).T, acc_b)
+    if SCALED:
+        acc_a *= scales(scale, k, outputs, KA)
+        if KB > 0:
+            acc_b *= scales(scale, k + KA, outputs, KB)
     y_a.store([n, i, j, k], tl.reshape(acc_a.to(y_a.dtype), (IM, BH, BW, KA)))
     if KB > 0:
         y_b.store([n, i, j, k + KA], tl.reshape(acc_b.to(y_b.dtype), (IM, BH, BW, KB)))
@@ -86,11 +108,12 @@ def forward_work(shape: Shape, tile: Tile) -> int:
     return 9 * pixels * rounded(shape.k, tile.width) * rounded(shape.c, tile.depth)
 
 
-def forward(x: Tensor, weight: Tensor, stride: int, padding: int, tile: Tile) -> Tensor:
-    """Return conv2d(x, weight), in channels_last."""
+def forward(x: Tensor, weight: Tensor, stride: int, padding: int, tile: Tile, scale: Tensor | None = None) -> Tensor:
+    """Return conv2d(x, weight), in channels_last; of fp8 operands times the scale of each output channel (K,)."""
     shape = Shape.of(x, weight, stride, padding)
     images, rows, columns = forward_box(shape, tile)
-    y = torch.empty(shape.n, shape.out_h, shape.out_w, shape.k, dtype=x.dtype, device=x.device)
+    dtype = x.dtype if scale is None else torch.bfloat16
+    y = torch.empty(shape.n, shape.out_h, shape.out_w, shape.k, dtype=dtype, device=x.device)
     w = nhwc(weight).view(shape.k, 9, shape.c)
     pixels, width, more = [images, rows, columns], tile.columns, tile.more or 16
     tiles = (
@@ -105,6 +128,8 @@ def forward(x: Tensor, weight: Tensor, stride: int, padding: int, tile: Tile) ->
         TensorDescriptor.from_tensor(w, [more, 1, tile.depth]),
         TensorDescriptor.from_tensor(y, [*pixels, width]),
         TensorDescriptor.from_tensor(y, [*pixels, more]),
+        scale,
+        shape.k,
         *tiles[1:],
         stride,
         padding,
@@ -115,6 +140,7 @@ def forward(x: Tensor, weight: Tensor, stride: int, padding: int, tile: Tile) ->
         BC=tile.depth,
         KA=tile.columns,
         KB=tile.more,
+        SCALED=scale is not None,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )

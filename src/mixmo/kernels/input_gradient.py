@@ -4,7 +4,8 @@
 
 over the taps (u, v) for which the divisions by the stride s leave no rest, with dy = 0 outside. These taps are the same
 for all pixels of one class, h mod s and w mod s. For each class, a launch computes the pixels h = s i + r, w = s j + q:
-a stride-1 convolution of dy with some of the taps, the last first.
+a stride-1 convolution of dy with some of the taps, the last first. In fp8, dx[..., c] is multiplied by a scale of
+w[..., c], and is bfloat16; the tensor cores then want the weights as w[c, u, v, k].
 """
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mixmo.kernels.memory_format import nhwc
+from mixmo.kernels.scales import scales
 from mixmo.kernels.shapes import Shape, Tile, blocks, box, named, rounded
 
 TILES = named(
@@ -30,6 +32,7 @@ TILES = named(
 
 @triton.jit(
     do_not_specialize=[
+        "inputs",
         "tiles_h",
         "tiles_w",
         "tiles_c",
@@ -49,6 +52,8 @@ def input_gradient_kernel(
     w_b,
     dx_a,
     dx_b,
+    scale,
+    inputs,
     tiles_h,
     tiles_w,
     tiles_c,
@@ -66,6 +71,7 @@ def input_gradient_kernel(
     BK: tl.constexpr,
     CA: tl.constexpr,
     CB: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     """One program: a box of IM x BH x BW pixels of one class by CA + CB input channels."""
     pid = tl.program_id(0)
@@ -84,9 +90,18 @@ def input_gradient_kernel(
         left = tap % taps_w
         uv = (first_u + stride * up) * 3 + first_v + stride * left
         a = tl.reshape(dy.load([n, i + start_h - up, j + start_w - left, k]), (IM * BH * BW, BK))
-        acc_a = tl.dot(a, tl.reshape(w_a.load([k, uv, c]), (BK, CA)), acc_a)
+        if SCALED:
+            acc_a = tl.dot(a, tl.reshape(w_a.load([c, uv, k]), (CA, BK)).T, acc_a)
+            if CB > 0:
+                acc_b = tl.dot(a, tl.reshape(w_b.load([c + CA, uv, k]), (CB, BK)).T, acc_b)
+        else:
+            acc_a = tl.dot(a, tl.reshape(w_a.load([k, uv, c]), (BK, CA)), acc_a)
+            if CB > 0:
+                acc_b = tl.dot(a, tl.reshape(w_b.load([k, uv, c + CA]), (BK, CB)), acc_b)
+    if SCALED:
+        acc_a *= scales(scale, c, inputs, CA)
         if CB > 0:
-            acc_b = tl.dot(a, tl.reshape(w_b.load([k, uv, c + CA]), (BK, CB)), acc_b)
+            acc_b *= scales(scale, c + CA, inputs, CB)
     dx_a.store([n, i, j, c], tl.reshape(acc_a.to(dx_a.dtype), (IM, BH, BW, CA)))
     if CB > 0:
         dx_b.store([n, i, j, c + CA], tl.reshape(acc_b.to(dx_b.dtype), (IM, BH, BW, CB)))
@@ -100,25 +115,38 @@ def input_gradient_work(shape: Shape, tile: Tile) -> int:
     return 9 * pixels * rounded(shape.c, tile.width) * rounded(shape.k, tile.depth)
 
 
-def input_gradient(dy: Tensor, weight: Tensor, size: tuple[int, int], stride: int, padding: int, tile: Tile) -> Tensor:
-    """Return the gradient by an input of this height and width, in channels_last."""
+def input_gradient(
+    dy: Tensor,
+    weight: Tensor,
+    size: tuple[int, int],
+    stride: int,
+    padding: int,
+    tile: Tile,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """Return the gradient by an input of this height and width, in channels_last.
+
+    In fp8 the weights are (C, K, 3, 3), and the gradient is multiplied by the scale of each input channel (C,).
+    """
     n, k = dy.shape[:2]
-    c, (h, w) = weight.shape[1], size
-    dx = torch.empty(n, h, w, c, dtype=dy.dtype, device=dy.device)
-    dy_nhwc, weights = nhwc(dy), nhwc(weight).view(k, 9, c)
+    c, (h, w) = weight.shape[1 if scale is None else 0], size
+    dx = torch.empty(n, h, w, c, dtype=dy.dtype if scale is None else torch.bfloat16, device=dy.device)
+    dy_nhwc, weights = nhwc(dy), nhwc(weight).view(weight.shape[0], 9, weight.shape[1])
     for r in range(min(stride, h)):
         for q in range(min(stride, w)):
             part = dx[:, r::stride, q::stride]
             first_u, first_v = (r + padding) % stride, (q + padding) % stride
             images, rows, columns = box(tile.rows, n, part.shape[1], part.shape[2])
             pixels, width, more = [images, rows, columns], tile.columns, tile.more or 16
+            weight_boxes = [[tile.depth, 1, side] if scale is None else [side, 1, tile.depth] for side in (width, more)]
             tiles = blocks(part.shape[1], rows), blocks(part.shape[2], columns), blocks(c, tile.width)
             input_gradient_kernel[(blocks(n, images) * tiles[0] * tiles[1] * tiles[2],)](
                 TensorDescriptor.from_tensor(dy_nhwc, [*pixels, tile.depth]),
-                TensorDescriptor.from_tensor(weights, [tile.depth, 1, width]),
-                TensorDescriptor.from_tensor(weights, [tile.depth, 1, more]),
+                *(TensorDescriptor.from_tensor(weights, one) for one in weight_boxes),
                 TensorDescriptor.from_tensor(part, [*pixels, width]),
                 TensorDescriptor.from_tensor(part, [*pixels, more]),
+                scale,
+                c,
                 *tiles,
                 stride,
                 (r + padding) // stride,
@@ -134,6 +162,7 @@ def input_gradient(dy: Tensor, weight: Tensor, size: tuple[int, int], stride: in
                 BK=tile.depth,
                 CA=tile.columns,
                 CB=tile.more,
+                SCALED=scale is not None,
                 num_warps=tile.warps,
                 num_stages=tile.stages,
             )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mixmo.kernels.fp8 import Convolution
 from mixmo.kernels.ops import conv3x3
 from mixmo.kernels.shapes import Shape
 
@@ -27,8 +28,27 @@ class Conv3x3(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or x.shape != self.shape.input:
             return super().forward(x)
+        return self.convolve(x.to(self.dtype))
+
+    def convolve(self, x: Tensor) -> Tensor:
         weight, how = self.weight.to(self.dtype), (self.shape.stride, self.shape.padding)
-        y: Tensor = conv3x3(x.to(self.dtype), weight, *how, *self.kernels)
+        y: Tensor = conv3x3(x, weight, *how, *self.kernels)
+        return y
+
+
+class Conv3x3FP8(Conv3x3):
+    """The same in fp8; all other batches, and predictions, are computed as by nn.Conv2d.
+
+    Attributes:
+        maximum: max |dy| of the step before, which scales the gradient. It is neither a parameter nor a buffer, so that
+            a saved network does not show how it was trained. `Maxima` sets it.
+    """
+
+    maximum: Tensor
+
+    def convolve(self, x: Tensor) -> Tensor:
+        how = (self.shape.stride, self.shape.padding)
+        y: Tensor = Convolution.apply(x, self.weight, self.maximum, *how, *self.kernels)  # type: ignore[no-untyped-call]
         return y
 
 
@@ -36,6 +56,16 @@ def set_kernels(layer: nn.Conv2d, shape: Shape, dtype: torch.dtype, kernels: Ker
     """Let the layer compute training batches of this shape in `dtype` by these kernels; parameters keep their names."""
     layer.__class__ = Conv3x3
     vars(layer).update(shape=shape, dtype=dtype, kernels=kernels)
+
+
+def set_fp8(layer: nn.Conv2d, shape: Shape, kernels: Kernels) -> None:
+    """Let the layer compute training batches of this shape in fp8 by these kernels; parameters keep their names.
+
+    The first scale is that of a maximum of 1: with it, e5m2 holds gradients from 2^-31 to 2.
+    """
+    layer.__class__ = Conv3x3FP8
+    maximum = torch.ones((), device=layer.weight.device, requires_grad=True)
+    vars(layer).update(shape=shape, dtype=torch.bfloat16, kernels=kernels, maximum=maximum)
 
 
 def shape_of(layer: nn.Module, x: tuple[int, int, int, int]) -> Shape | None:

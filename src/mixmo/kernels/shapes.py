@@ -47,6 +47,10 @@ class Shape:
         sizes = self.c % 8 == 0 and self.k % 8 == 0 and min(self.out_h, self.out_w) > 0
         return sizes and self.stride in (1, 2) and self.padding in (0, 1)
 
+    @property
+    def supported_in_fp8(self) -> bool:
+        return self.supported and self.c % 16 == 0 and self.k % 16 == 0
+
     @classmethod
     def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int) -> "Shape":
         n, c, h, w = x.shape

@@ -40,6 +40,7 @@ class State:
     seconds: float = 0.0  # training time so far
     rollbacks: int = 0  # returns to an earlier checkpoint, after each of which the draws are others
     loss_scale: tuple[float, int] | None = None  # of fp16, and steps since it last grew
+    maxima: dict[str, float] | None = None  # of fp8: the largest gradients of the last step, by layer
     logged: dict[int, str] | None = None  # checksums of the lines in metrics.jsonl; None from earlier versions
 
 

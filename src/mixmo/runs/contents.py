@@ -51,13 +51,14 @@ def is_state(content: Any) -> bool:
     """Return whether this is the content of a checkpoint's state.json."""
     if not isinstance(content, dict):
         return False
-    best, scale, logged = (content.get(key) for key in ("best_step", "loss_scale", "logged"))
+    best, scale, maxima, logged = (content.get(key) for key in ("best_step", "loss_scale", "maxima", "logged"))
     return (
         all(_is_whole(content.get(key, 0)) for key in ("step", "epochs_logged", "rollbacks"))
         and _is_list(content.get("meter"), int | float)
         and (best is None or _is_whole(best))
         and all(_is_number(content.get(key, 0)) for key in ("best_top1", "seconds"))
         and (scale is None or _is_list(scale, int | float, 2))
+        and (maxima is None or (isinstance(maxima, dict) and all(map(_is_number, maxima.values()))))
         and (logged is None or isinstance(logged, dict))
     )
 

@@ -17,9 +17,9 @@ def _default_cpu() -> Iterator[None]:
 on_cpu = _default_cpu()
 
 
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Return the context in which a network computes in a precision: fp32, bf16 or fp16."""
+    """Return the context in which a network computes in a precision: fp32, bf16, fp16 or fp8 (that of bf16)."""
     return torch.autocast(device.type, HALF.get(precision), enabled=precision in HALF)
