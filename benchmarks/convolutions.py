@@ -1,11 +1,12 @@
-"""cuDNN against the Triton kernels of `mixmo.kernels`, for each 3x3 convolution of WRN-28-10.
+"""cuDNN against the Triton kernels of `mixmo.kernels`, in bfloat16 and fp8, for each 3x3 convolution of WRN-28-10.
 
     PYTHONPATH=src python benchmarks/convolutions.py --check         # is every kernel right on this GPU?
     PYTHONPATH=src python benchmarks/convolutions.py                 # the table, for batches of 256 in bfloat16
     PYTHONPATH=src python benchmarks/convolutions.py --compile-only  # does everything compile for Hopper? Without a GPU
 
 Times are of one call inside a CUDA graph, the operands not in the cache; "sustained" is the mean over half a second,
-when clocks drop. Errors are relative to float32 without TF32, for the checks to float64.
+when clocks drop. Errors are relative to float32 without TF32, for the checks to float64; in fp8, both of the quantised
+operands.
 """
 
 import argparse
@@ -19,9 +20,22 @@ import torch
 from torch import Tensor
 
 from mixmo.engine.convolutions import cudnn_benchmark
-from mixmo.kernels.choice import TOLERANCE, Call, event_milliseconds, fastest, graph_milliseconds, operands, record
-from mixmo.kernels.directions import DIRECTIONS
+from mixmo.kernels.choice import (
+    TOLERANCE,
+    Call,
+    Choice,
+    choose_fp8,
+    event_milliseconds,
+    fastest,
+    graph_milliseconds,
+    operands,
+    operands_fp8,
+    record,
+)
+from mixmo.kernels.directions import DIRECTIONS, FP8
+from mixmo.kernels.fp8 import compute_fp8, reference
 from mixmo.kernels.ops import CUDNN, compute
+from mixmo.kernels.quantisation import E4M3
 from mixmo.kernels.shapes import Shape
 
 LAYERS = {  # of WRN-28-10, as (input channels, side, output channels, stride, padding), and how many there are
@@ -63,13 +77,17 @@ def table(batch: int) -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
     print("| convolution | layers | direction | cuDNN ms | Triton ms | sustained | tile | errors | TFLOP/s |")
     print("|---|---|---|---|---|---|---|---|---|")
-    step = {"cuDNN": 0.0, "the fastest": 0.0}
+    step = {"cuDNN": 0.0, "the fastest": 0.0, "the fastest with fp8": 0.0}
     with cudnn_benchmark():
         for shape, count in shapes(batch):
             for direction in DIRECTIONS:
                 theirs, ours = row(shape, count, direction)
                 step["cuDNN"] += count * theirs
                 step["the fastest"] += count * min(theirs, ours)
+                quantised = direction in FP8 and shape.supported_in_fp8
+                step["the fastest with fp8"] += count * (
+                    row_fp8(shape, count, direction) if quantised else min(theirs, ours)
+                )
     print("\nms per step, these convolutions only: " + ", ".join(f"{name} {ms:.2f}" for name, ms in step.items()))
 
 
@@ -81,17 +99,33 @@ def row(shape: Shape, count: int, direction: str) -> tuple[float, float]:
         return [partial(compute, direction, kernel, *one, shape.stride, shape.padding) for one in sets]
 
     choice = fastest(calls(CUDNN), {name: calls(name) for name in DIRECTIONS[direction].tiles}, graph_milliseconds)
-    theirs, tile, ours = choice.cudnn_ms, choice.tile, choice.ours_ms
     exact = by_torch(direction, shape, sets[0], torch.float32)
-    flops, tried = shape.flops / 1e9, [CUDNN] if tile is None else [CUDNN, tile]
+    tried = [CUDNN] if choice.tile is None else [CUDNN, choice.tile]
     errors = [f"{error(calls(name)[0](), exact):.1e}" for name in tried]
     held = [f"{sustained(calls(name)):.3f}" for name in tried]
-    rates = [f"{flops / ms:.0f}" for ms in (theirs, ours) if ms is not None]
-    cells = [str(shape), str(count), direction, f"{theirs:.3f}", "-" if ours is None else f"{ours:.3f}"]
-    print(
-        f"| {' | '.join([*cells, ' / '.join(held), tile or '-', ' / '.join(errors), ' / '.join(rates)])} |", flush=True
-    )
-    return theirs, theirs if ours is None else ours
+    print_row(shape, count, direction, choice, held, errors)
+    return choice.cudnn_ms, choice.cudnn_ms if choice.ours_ms is None else choice.ours_ms
+
+
+def row_fp8(shape: Shape, count: int, direction: str) -> float:
+    """Print the row of a direction in fp8, beside cuDNN in bfloat16; return the milliseconds of the fastest tile."""
+    choice = choose_fp8(shape, direction, CUDA)
+    if choice.tile is None or choice.ours_ms is None:
+        print_row(shape, count, f"{direction}, fp8", choice, [], ["no tile is right"])
+        return choice.cudnn_ms
+    sets = operands_fp8(shape, direction, CUDA)
+    calls = [partial(compute_fp8, direction, choice.tile, one, shape) for one in sets]
+    off = error(calls[0](), reference(direction, sets[0], shape, torch.float32))
+    print_row(shape, count, f"{direction}, fp8", choice, [f"{sustained(calls):.3f}"], [f"{off:.1e}"])
+    return choice.ours_ms
+
+
+def print_row(shape: Shape, count: int, direction: str, choice: Choice, held: list[str], errors: list[str]) -> None:
+    ours = choice.ours_ms
+    rates = [f"{shape.flops / 1e9 / ms:.0f}" for ms in (choice.cudnn_ms, ours) if ms is not None]
+    cells = [str(shape), str(count), direction, f"{choice.cudnn_ms:.3f}", "-" if ours is None else f"{ours:.3f}"]
+    cells += [" / ".join(held), choice.tile or "-", " / ".join(errors), " / ".join(rates)]
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def by_torch(direction: str, shape: Shape, one: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -123,7 +157,7 @@ def sustained(calls: Sequence[Call], seconds: float = 0.5) -> float:
 
 def check(seconds: float) -> None:
     """Compare every kernel and tile with float64, on the layers of WRN-28-10 and then on random shapes."""
-    draw, began, worst, wrong, checked = random.Random(0), time.monotonic(), 0.0, 0, 0
+    draw, began, worst, worst_fp8, wrong, checked = random.Random(0), time.monotonic(), 0.0, 0.0, 0, 0
     for shape in itertools.chain((shape for shape, _ in shapes(16)), (drawn(draw) for _ in itertools.count())):
         if time.monotonic() - began > seconds:
             break
@@ -140,7 +174,18 @@ def check(seconds: float) -> None:
                     if not (off < TOLERANCE / 2 and torch.equal(found, again)):
                         wrong += 1
                         print(f"WRONG: {shape}, {direction}, {name}, {dtype}: {off:.1e}", flush=True)
-    print(f"{checked} shapes, {wrong} wrong, worst relative error {worst:.1e}, {time.monotonic() - began:.0f} s")
+        for direction, in_fp8 in FP8.items() if shape.supported_in_fp8 else ():
+            quantised = operands_fp8(shape, direction, CUDA, 1)[0]
+            exact = reference(direction, quantised, shape, torch.float64)
+            for name in in_fp8.tiles:
+                found, again = (compute_fp8(direction, name, quantised, shape) for _ in range(2))
+                off = error(found, exact)
+                worst_fp8 = max(worst_fp8, off)
+                if not (off < TOLERANCE and torch.equal(found, again)):
+                    wrong += 1
+                    print(f"WRONG: {shape}, {direction}, {name}, fp8: {off:.1e}", flush=True)
+    errors = f"worst relative error {worst:.1e}, in fp8 {worst_fp8:.1e}"
+    print(f"{checked} shapes, {wrong} wrong, {errors}, {time.monotonic() - began:.0f} s")
     if wrong:
         raise SystemExit(1)
 
@@ -157,11 +202,13 @@ def compile_all(batch: int) -> None:
     from convolutions_compile import compile_direction
 
     bad, seen = 0, set()
-    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma |\n|---|---|---|---|---|---|")
+    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma | of |\n|---|---|---|---|---|---|---|")
+    everything = [(name, kernel.tiles, torch.bfloat16) for name, kernel in DIRECTIONS.items()]
+    everything += [(name, kernel.tiles, E4M3) for name, kernel in FP8.items()]
     for shape, _ in shapes(batch):
-        for direction, kernel in DIRECTIONS.items():
-            for name, tile in kernel.tiles.items():
-                for built in compile_direction(direction, shape, tile, torch.bfloat16):
+        for direction, tiles, dtype in everything:
+            for name, tile in tiles.items():
+                for built in compile_direction(direction, shape, tile, dtype):
                     bad += not built.fits
                     line = f"| {' | '.join(map(str, (built.kernel, name, *built[1:])))} |"
                     if line not in seen:

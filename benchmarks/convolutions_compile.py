@@ -13,7 +13,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from mixmo.kernels import forward, input_gradient, weight_gradient
-from mixmo.kernels.directions import DIRECTIONS
+from mixmo.kernels.choice import operands_fp8
+from mixmo.kernels.directions import DIRECTIONS, FP8
+from mixmo.kernels.quantisation import E4M3
 from mixmo.kernels.shapes import Shape, Tile
 
 SHARED = 227 * 1024  # bytes that a program may use there
@@ -27,6 +29,7 @@ class Compiled(NamedTuple):
     spilled: int  # bytes
     shared: int  # bytes
     products: int  # instructions of the tensor cores (wgmma) in the program's text
+    types: str  # of what these multiply, such as bf16.bf16
 
     @property
     def fits(self) -> bool:
@@ -73,7 +76,11 @@ def compiled() -> Iterator[list[Any]]:
 
 
 def compile_direction(direction: str, shape: Shape, tile: Tile, dtype: torch.dtype) -> list[Compiled]:
-    """Compile what computes one direction of a convolution with one tile."""
+    """Compile what computes one direction of a convolution with one tile; in fp8 if dtype is e4m3."""
+    if dtype == E4M3:
+        with compiled() as built:
+            FP8[direction].compute(operands_fp8(shape, direction, torch.device("meta"), 1)[0], shape, tile)
+        return [report(each) for each in built]
     x, weight, dy = (
         torch.empty(size, dtype=dtype, device="meta", memory_format=torch.channels_last)
         for size in (shape.input, (shape.k, shape.c, 3, 3), shape.output)
@@ -94,5 +101,6 @@ def report(built: Any) -> Compiled:
     registers, stores = (re.search(what, text) for what in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
     assert registers, text
     assert stores, text
-    products = ptx.count("wgmma.mma_async")
-    return Compiled(built.metadata.name, int(registers[1]), int(stores[1]), built.metadata.shared, products)
+    products = re.findall(r"wgmma\.mma_async\.\S+\.f32\.(\w+\.\w+)", ptx)
+    types, needs = ", ".join(sorted(set(products))), (int(registers[1]), int(stores[1]), built.metadata.shared)
+    return Compiled(built.metadata.name, *needs, len(products), types)

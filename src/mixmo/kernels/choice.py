@@ -112,10 +112,12 @@ def correct_times(expected: Tensor, candidates: Mapping[str, Sequence[Call]], mi
     return times
 
 
-def operands(shape: Shape, dtype: torch.dtype, device: torch.device) -> list[tuple[Tensor, Tensor, Tensor]]:
+def operands(
+    shape: Shape, dtype: torch.dtype, device: torch.device, count: int | None = None
+) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return random x, weight and dy: several sets, so that a repeated call does not find its operands in the cache."""
     sizes = (shape.input, (shape.k, shape.c, 3, 3), shape.output)
-    generator = torch.Generator(device).manual_seed(0)
+    generator = None if device.type == "meta" else torch.Generator(device).manual_seed(0)
 
     def one() -> tuple[Tensor, Tensor, Tensor]:
         x, weight, dy = (
@@ -125,20 +127,20 @@ def operands(shape: Shape, dtype: torch.dtype, device: torch.device) -> list[tup
         return x, weight, dy
 
     each = dtype.itemsize * (math.prod(shape.input) + math.prod(shape.output))
-    return [one() for _ in range(min(4, 1 + int(COLD / each)))]
+    return [one() for _ in range(count or min(4, 1 + int(COLD / each)))]
 
 
-def operands_fp8(shape: Shape, direction: str, device: torch.device) -> list[Operands]:
-    """Return the operands of a direction, quantised."""
-    found = []
-    for x, weight, dy in operands(shape, torch.bfloat16, device):
+def operands_fp8(shape: Shape, direction: str, device: torch.device, count: int | None = None) -> list[Operands]:
+    """Return such operands of a direction in fp8."""
+
+    def one(x: Tensor, weight: Tensor, dy: Tensor) -> Operands:
         if direction == "forward":
-            found.append(Operands(saturated(x, E4M3), *quantised_weights(weight)))
-        else:
-            dy8, unit = quantised_gradient(dy, dy.abs().amax().float())
-            weight8, scale = quantised_weights(weight.transpose(0, 1))
-            found.append(Operands(dy8, weight8, scale * unit))
-    return found
+            return Operands(saturated(x, E4M3), *quantised_weights(weight))
+        dy8, unit = quantised_gradient(dy, dy.abs().amax().float())
+        weight8, scale = quantised_weights(weight.transpose(0, 1))
+        return Operands(dy8, weight8, scale * unit)
+
+    return [one(*each) for each in operands(shape, torch.bfloat16, device, count)]
 
 
 def graph_milliseconds(calls: Sequence[Call]) -> float:
