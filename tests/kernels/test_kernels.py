@@ -27,15 +27,30 @@ def test_what_the_kernels_compute() -> None:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("direction", ["forward", "input", "weight"])
+@pytest.mark.parametrize(
+    ("direction", "types"),
+    [
+        ("forward", "bf16.bf16"),
+        ("input", "bf16.bf16"),
+        ("weight", "bf16.bf16"),
+        ("forward", "e4m3.e4m3"),
+        ("input", "e5m2.e4m3"),
+    ],
+)
 def test_a_kernel_compiles_for_hopper_without_spilling(
-    direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    direction: str, types: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mixmo.kernels.directions import DIRECTIONS
+    from mixmo.kernels.directions import DIRECTIONS, FP8
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     program = runpy.run_path(str(HERE.parents[1] / "benchmarks" / "convolutions_compile.py"))
-    tile = next(iter(DIRECTIONS[direction].tiles.values()))
-    built = program["compile_direction"](direction, Shape(256, 160, 32, 32, 160, 1, 1), tile, torch.bfloat16)
+    dtype, tiles = (
+        (torch.bfloat16, DIRECTIONS[direction].tiles)
+        if types == "bf16.bf16"
+        else (torch.float8_e4m3fn, FP8[direction].tiles)
+    )
+    tile = next(iter(tiles.values()))
+    built = program["compile_direction"](direction, Shape(256, 160, 32, 32, 160, 1, 1), tile, dtype)
     assert all(each.fits for each in built)
     assert built[0].products > 0
+    assert built[0].types == types
