@@ -214,7 +214,7 @@ def synthetic(name: str, device: torch.device) -> Dataset:
 
 
 def matmul_peak(device: torch.device, precision: str) -> float:
-    """Measure the 10^12 FLOP/s of a large matrix product in the precision of the convolutions."""
+    """Measure the 10^12 FLOP/s of a large matrix product in the precision of the convolutions; bf16 for fp8."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
     if precision in HALF:
