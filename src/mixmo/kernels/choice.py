@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mixmo.kernels.fp8 import Operands, compute_fp8
+from mixmo.kernels.fp8 import compute_fp8
 from mixmo.kernels.ops import CUDNN, compute
-from mixmo.kernels.quantisation import E4M3, quantised_gradient, quantised_weights, saturated
+from mixmo.kernels.quantisation import E4M3, Operands, forward_operands, input_operands
 from mixmo.kernels.shapes import Shape
 
 TOLERANCE = 1e-2  # relative error against cuDNN: bfloat16 has 8 bits
@@ -133,14 +133,10 @@ def operands(
 def operands_fp8(shape: Shape, direction: str, device: torch.device, count: int | None = None) -> list[Operands]:
     """Return such operands of a direction in fp8."""
 
-    def one(x: Tensor, weight: Tensor, dy: Tensor) -> Operands:
-        if direction == "forward":
-            return Operands(saturated(x, E4M3), *quantised_weights(weight))
-        dy8, unit = quantised_gradient(dy, dy.abs().amax().float())
-        weight8, scale = quantised_weights(weight.transpose(0, 1))
-        return Operands(dy8, weight8, scale * unit)
-
-    return [one(*each) for each in operands(shape, torch.bfloat16, device, count)]
+    each = operands(shape, torch.bfloat16, device, count)
+    if direction == "forward":
+        return [forward_operands(x, weight) for x, weight, _ in each]
+    return [input_operands(dy, weight, dy.abs().amax().float()) for _, weight, dy in each]
 
 
 def graph_milliseconds(calls: Sequence[Call]) -> float:

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from mixmo.kernels.forward import FP8_TILES, forward, forward_work
 from mixmo.kernels.forward import TILES as FORWARD
-from mixmo.kernels.fp8 import Operands
 from mixmo.kernels.input_gradient import TILES as INPUT
 from mixmo.kernels.input_gradient import input_gradient, input_gradient_work
+from mixmo.kernels.quantisation import Operands
 from mixmo.kernels.shapes import Shape, Tile
 from mixmo.kernels.weight_gradient import TILES as WEIGHT
 from mixmo.kernels.weight_gradient import weight_gradient, weight_gradient_work

@@ -10,22 +10,14 @@ cores want it. Only x8 is kept for the backward pass.
 device: the definition), or a tile of the Triton kernel.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mixmo.kernels.ops import CUDNN, by_torch, conv3x3_weight_gradient
-from mixmo.kernels.quantisation import E4M3, quantised_gradient, quantised_weights, saturated
+from mixmo.kernels.quantisation import Operands, forward_operands, input_operands
 from mixmo.kernels.shapes import Shape
-
-
-class Operands(NamedTuple):
-    """What a direction multiplies: x8 with w8, or dy8 with w8'; and the scale of each channel of the result."""
-
-    a: Tensor
-    weight: Tensor
-    scale: Tensor
 
 
 def compute_fp8(direction: str, kernel: str, operands: Operands, shape: Shape) -> Tensor:
@@ -100,10 +92,10 @@ class Convolution(torch.autograd.Function):
         by_input: str,
         by_weight: str,
     ) -> Tensor:
-        x8 = saturated(x, E4M3)
+        x8, weight8, scale = forward_operands(x, weight)
         ctx.save_for_backward(x8, weight, maximum)
         ctx.stride, ctx.padding, ctx.by_input, ctx.by_weight = stride, padding, by_input, by_weight
-        y: Tensor = conv3x3_fp8(x8, *quantised_weights(weight), stride, padding, forward)
+        y: Tensor = conv3x3_fp8(x8, weight8, scale, stride, padding, forward)
         return y
 
     @staticmethod
@@ -112,9 +104,7 @@ class Convolution(torch.autograd.Function):
         how, (h, w) = (ctx.stride, ctx.padding), x8.shape[2:]
         dx = None
         if ctx.needs_input_grad[0]:
-            dy8, unit = quantised_gradient(dy, maximum)
-            weight8, scale = quantised_weights(weight.transpose(0, 1))
-            dx = conv3x3_fp8_input_gradient(dy8, weight8, scale * unit, h, w, *how, ctx.by_input)
+            dx = conv3x3_fp8_input_gradient(*input_operands(dy, weight, maximum), h, w, *how, ctx.by_input)
         like = torch.empty_like(weight, dtype=dy.dtype)  # not read
         dw = conv3x3_weight_gradient(dy, x8.to(dy.dtype), like, *how, ctx.by_weight).to(weight.dtype)
         return dx, dw, dy.abs().amax().float(), None, None, None, None, None

@@ -8,6 +8,8 @@ They are plain tensor functions, so that `torch.compile` fuses each into the pas
 the scale of dy may not depend on dy itself, which would have to be read twice: it is that of the step before.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,26 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LARGEST = {E4M3: 448.0, E5M2: 57344.0}
 MARGIN = 2.0  # a gradient may grow by this from one step to the next before it saturates
 SMALLEST = 1e-30  # maximum: what is zero everywhere has a finite scale too
+
+
+class Operands(NamedTuple):
+    """What a direction multiplies, x8 with w8 or dy8 with w8', and the scale of each channel of the result."""
+
+    a: Tensor
+    weight: Tensor
+    scale: Tensor
+
+
+def forward_operands(x: Tensor, weight: Tensor) -> Operands:
+    """Return x8 and the weights (K, C, 3, 3) with a scale for each output channel."""
+    return Operands(saturated(x, E4M3), *quantised_weights(weight))
+
+
+def input_operands(dy: Tensor, weight: Tensor, maximum: Tensor) -> Operands:
+    """Return dy8 and a copy of the weights, (C, K, 3, 3), with a scale for each input channel."""
+    dy8, unit = quantised_gradient(dy, maximum)
+    weight8, scale = quantised_weights(weight.transpose(0, 1))
+    return Operands(dy8, weight8, scale * unit)
 
 
 def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
