@@ -4,7 +4,7 @@
 
 w8 has a scale for each output channel, w8' is a second copy, (C, K, 3, 3), with one for each input channel: each scale
 multiplies a column of the result, and each operand has the channels that are summed over last in memory, as the tensor
-cores want it. Only x8 is kept for the backward pass.
+cores want it. Only x8 is kept for the backward pass; a compiled step may compute it again instead.
 
 `kernel` names what computes a product: "cudnn" (torch's convolution of the dequantised operands in float32, on any
 device: the definition), or a tile of the Triton kernel.
