@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mixmo.mixing.block import mixing_block, unmix
 from mixmo.models.network import Ensemble
+from mixmo.surgery.stacked import encode
 from mixmo.utils.errors import UserError
 
 STOP = torch.empty(1)  # do not encode: raise Reached
@@ -64,12 +65,11 @@ class Encoders(Copies):
         if self.others.dim() > 1:
             if self.others.shape[1:] != image.shape:
                 raise UserError("the backbone pads or resizes images before its stem; give them in its own size")
-            images = [image, *self.others.unbind(0)]
+            encoded = encode(list(self.copies), [image, *self.others.unbind(0)])
         else:
             if len(self.copies) > 1 and called_again():
                 raise recomputed("its stem")
-            images = [image] * len(self.copies)
-        encoded = [copy(x) for copy, x in zip(self.copies, images, strict=True)]
+            encoded = [copy(image) for copy in self.copies]
         if self.coefficients.dim() > 1:
             maps = [to_maps(e, self.layout, self.coefficients) for e in encoded]
             features = from_maps(mixing_block(maps, self.coefficients), self.layout)
