@@ -35,32 +35,40 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "vit12-3": {"model": "vit", "depth": 12, "width": 3, **ADAMW},
 }
 PRETRAINED: dict[str, dict[str, Any]] = {  # data set to start from
-    "cifar100": {"dataset": "cifar100-first", "epochs": 200},
-    "tiny-imagenet": {"dataset": "tiny-imagenet-32", "epochs": 100},
+    "cifar100": {"dataset": "cifar100-first", "epochs": 100},
+    "tiny-imagenet": {"dataset": "tiny-imagenet-32", "epochs": 40},
 }
 RATES = {"sgd": (0.1, 0.02), "adamw": (1e-3, 2e-4)}  # in pretraining, and in fine-tuning
 TARGET: dict[str, Any] = {"dataset": "cifar100-rest-100", "warmup": 5.0}
-CONVERTED = {"method": "cut-mixmo", "repetition": 4, "epochs": 100}
-ROWS: dict[str, dict[str, Any]] = {  # b = 4 takes as many steps in 100 epochs as plain fine-tuning in 400
+CONVERTED = {"method": "cut-mixmo", "repetition": 4, "epochs": 50}  # b = 4: as many steps as 200 epochs of plain
+PIXEL = {**CONVERTED, "method": "cut-mixmo+cutmix"}
+ROWS: dict[str, dict[str, Any]] = {
     "plain": {"method": "cutmix", "epochs": 100},
-    "plain, 400 epochs": {"method": "cutmix", "epochs": 400},
+    "plain, 200 epochs": {"method": "cutmix", "epochs": 200},
+    "plain, 200 epochs, teacher": {"method": "cutmix", "epochs": 200, "teacher": "plain"},
     "converted": CONVERTED,
     "unmixing": {**CONVERTED, "unmix": "mask"},
     "unmixing, fadeout": {**CONVERTED, "unmix": "fadeout"},
     "ratios that grow": {**CONVERTED, "curriculum": "ratio"},
-    "input repetition": {**CONVERTED, "curriculum": "repetition"},
-    "teacher": {**CONVERTED, "teacher": "plain"},
+    "input repetition that falls": {**CONVERTED, "curriculum": "repetition"},
+    "input repetition of half": {**CONVERTED, "rho": 0.5},
+    "members identical at first": {**CONVERTED, "diversity": 0.0},
+    "patches only": {**CONVERTED, "p": 1.0},
     "stems and heads at 3 x the rate": {**CONVERTED, "head_lr": 3.0},
     "averaged weights": {**CONVERTED, "average": 5.0},
-    "pixel CutMix": {**CONVERTED, "method": "cut-mixmo+cutmix"},
+    "teacher": {**CONVERTED, "teacher": "plain"},
+    "pixel CutMix": PIXEL,
+    "pixel CutMix, input repetition of half": {**PIXEL, "rho": 0.5},
+    "pixel CutMix, input repetition of half, teacher": {**PIXEL, "rho": 0.5, "teacher": "plain"},
     "fadeout, teacher": {**CONVERTED, "unmix": "fadeout", "teacher": "plain"},
+    "fadeout, teacher, averaged weights": {**CONVERTED, "unmix": "fadeout", "teacher": "plain", "average": 5.0},
 }
 SMOKE = {"dataset": "digits", "epochs": 1, "depth": 10, "width": 1, "size": 32, "precision": "fp32", "warmup": 0.0}
 SCORES = {"top1": (100, 1), "nllc": (1, 3), "ece": (1, 3)}  # factor and digits
 FACTS |= {
     "cifar100-first": Facts(25_000, 5_000, (3, 32, 32), 50),
     "cifar100-rest-100": Facts(5_000, 5_000, (3, 32, 32), 50),
-    "tiny-imagenet-32": Facts(100_000, 10_000, (3, 32, 32), 200),
+    "tiny-imagenet-32": Facts(50_000, 10_000, (3, 32, 32), 200),
 }
 
 
