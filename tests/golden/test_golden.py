@@ -54,8 +54,13 @@ QUICK = (  # one of each kind of step; the command measures all
 
 
 def machine() -> str:
-    """What decides the last bits of a sum: processor features, torch."""
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} torch {torch.__version__.split('+')[0]}"
+    """What decides the last bits of a sum: the processor, torch."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().split("\n\n", 1)[0].splitlines() if info.is_file() else []
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    model = [value.strip() for key, value in fields.items() if key.strip() in ("cpu family", "model", "stepping")]
+    kind = " ".join((platform.machine(), torch.backends.cpu.get_cpu_capability(), *model))
+    return f"{kind} torch {torch.__version__.split('+')[0]}"
 
 
 def measure(recipe: Recipe, folder: Path, device: str = "cpu") -> dict[str, Any]:
