@@ -98,11 +98,17 @@ def test_training_gives_the_same_losses(
 def test_a_benchmark_lists_the_choices(measured: list[tuple[Shape, str]], capsys: pytest.CaptureFixture[str]) -> None:
     options = "--width 1 --batch-size 32 --repetition 2 --precision bf16 --seconds 0.001 --repeats 1 --kernels auto"
     assert main(["bench", "digits/cut-mixmo", "--device", "cpu", *options.split()]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("32 x ")]
+    text = capsys.readouterr().out
+    lines = [line.split() for line in text.splitlines() if line.startswith("32 x ")]
     assert len(lines) == len(measured)
     shape, flops = lines[2], measured[2][0].flops
     assert shape[:4] == ["32", "x", "16->16", "8x8"]
-    assert shape[-6:] == ["weight", "tile", "1.000", f"{flops / 1e9:.0f}", "0.500", f"{flops / 0.5e9:.0f}"]
+    *columns, share = shape
+    assert columns[-6:] == ["weight", "tile", "1.000", f"{flops / 1e9:.0f}", "0.500", f"{flops / 0.5e9:.0f}"]
+    step = next(line.split()[4] for line in text.splitlines() if line.startswith("M=2"))  # the training step's ms
+    assert float(share.replace(",", "")) == pytest.approx(
+        50 * int(columns[-7]) / float(step.replace(",", "")), rel=0.02, abs=0.06
+    )
 
 
 def test_other_kernels_are_rejected() -> None:

@@ -87,8 +87,9 @@ def show(result: Result) -> None:
 
 
 def convolutions(result: Result) -> Table:
-    """Return the table of the 3x3 convolutions: what computes each, and how fast both are."""
-    columns = ("convolution", "layers", "direction", "kernel", "cuDNN ms", "TFLOP/s", "Triton ms", "TFLOP/s")
+    """Return the table of the 3x3 convolutions: what computes each, how fast both are, the share of the step."""
+    columns = ("convolution", "layers", "direction", "kernel", "cuDNN ms", "TFLOP/s", "Triton ms", "TFLOP/s", "step %")
+    step = next((row.milliseconds for row in reversed(result.rows) if row.what == "training step"), None)
     table = grid(*columns, words=1, title="3x3 convolutions of a step: images x channels, pixels")
     for each in result.convolutions:
         shape, choice = each.shape, each.choice
@@ -103,5 +104,6 @@ def convolutions(result: Result) -> Table:
             choice.kernel,
             *times[0],
             *times[1],
+            "" if step is None else f"{100 * each.layers * choice.milliseconds / step:.1f}",
         )
     return table

@@ -39,6 +39,11 @@ class Choice:
     ours_ms: float | None = None
 
     @property
+    def milliseconds(self) -> float:
+        """Milliseconds per call."""
+        return self.cudnn_ms - self.gain_ms
+
+    @property
     def gain_ms(self) -> float:
         """Milliseconds saved per call."""
         return 0.0 if self.kernel == CUDNN or self.ours_ms is None else self.cudnn_ms - self.ours_ms
