@@ -3,7 +3,8 @@
     cifar100-first          classes 0-49 of CIFAR-100, all 500 training images each
     cifar100-first-100      the same classes, the first 100 training images each
     cifar100-rest-100       classes 50-99, the first 100 training images each
-    tiny-imagenet-32        Tiny ImageNet, resized to 32x32
+    cifar100-rest-20        classes 50-99, the first 20 training images each
+    tiny-imagenet-32        Tiny ImageNet, the first 125 training images of each class, resized to 32x32
 
 The test images are those of the same classes. The model `vit` is a small vision transformer for images of 32x32:
 patches of 4x4, `width` heads of 64 channels, `depth` blocks, mean pooling.
@@ -54,9 +55,15 @@ def cifar100_rest_100(root: Path) -> Dataset:
     return some_classes(cifar100(root), "cifar100-rest-100", 50, 100, 100)
 
 
+@DATASETS.add("cifar100-rest-20")
+def cifar100_rest_20(root: Path) -> Dataset:
+    """CIFAR-100, classes 50-99, 20 training images each."""
+    return some_classes(cifar100(root), "cifar100-rest-20", 50, 100, 20)
+
+
 @DATASETS.add("tiny-imagenet-32")
 def tiny_imagenet_32(root: Path) -> Dataset:
-    """Tiny ImageNet, resized to 32x32."""
+    """Tiny ImageNet, resized to 32x32, 125 training images each."""
     dataset = tiny_imagenet(root)
 
     def small(split: Split) -> Split:
@@ -64,7 +71,8 @@ def tiny_imagenet_32(root: Path) -> Dataset:
         whole = split.images.decoded()
         return Split(torch.cat([to_shape(part, 3, 32, 32) for part in whole.resident.split(1000)]), whole.labels)
 
-    return dataset._replace(name="tiny-imagenet-32", train=small(dataset.train), test=small(dataset.test))
+    resized = dataset._replace(train=small(dataset.train), test=small(dataset.test))
+    return some_classes(resized, "tiny-imagenet-32", 0, 200, 125)
 
 
 class Core(nn.Module):

@@ -5,24 +5,23 @@
 
 Networks are trained with CutMix on classes 0-49 of CIFAR-100, or on Tiny ImageNet at 32x32, then fine-tuned on 100
 images for each of classes 50-99 of CIFAR-100 (benchmarks/transfer.py). Several runs share the GPU. The same command
-continues what was interrupted, and writes OUT/table.md from the runs that are there. `--smoke` runs all of it on the
-embedded digits with tiny networks, in minutes on a CPU: it says nothing about the methods.
+continues what was interrupted, and writes OUT/table.md and OUT/transfer.json from the runs that are there. `--smoke`
+runs all of it on the embedded digits with tiny networks, in minutes on a CPU: it says nothing about the methods.
 """
 
 import argparse
+import json
 import statistics
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transfer_runs import record, train_all
+
 from mixmo.engine import Runtime
 from mixmo.recipes import METHODS, Recipe
 from mixmo.recipes.protocols import FACTS, Facts
-from mixmo.reproduce.execute import run_by_workers
-from mixmo.reproduce.processes import Processes
 from mixmo.reproduce.store import Store
-from mixmo.utils.errors import UserError
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in the processes that train
     import transfer  # noqa: F401  (registers the data sets and the ViT)
@@ -36,39 +35,40 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 PRETRAINED: dict[str, dict[str, Any]] = {  # data set to start from
     "cifar100": {"dataset": "cifar100-first", "epochs": 100},
-    "tiny-imagenet": {"dataset": "tiny-imagenet-32", "epochs": 40},
+    "tiny-imagenet": {"dataset": "tiny-imagenet-32", "epochs": 60},
 }
 RATES = {"sgd": (0.1, 0.02), "adamw": (1e-3, 2e-4)}  # in pretraining, and in fine-tuning
 TARGET: dict[str, Any] = {"dataset": "cifar100-rest-100", "warmup": 5.0}
 CONVERTED = {"method": "cut-mixmo", "repetition": 4, "epochs": 50}  # b = 4: as many steps as 200 epochs of plain
 PIXEL = {**CONVERTED, "method": "cut-mixmo+cutmix"}
+HALF = {**CONVERTED, "rho": 0.5}
 ROWS: dict[str, dict[str, Any]] = {
     "plain": {"method": "cutmix", "epochs": 100},
     "plain, 200 epochs": {"method": "cutmix", "epochs": 200},
+    "plain, averaged weights": {"method": "cutmix", "epochs": 100, "average": 5.0},
     "plain, 200 epochs, teacher": {"method": "cutmix", "epochs": 200, "teacher": "plain"},
     "converted": CONVERTED,
     "unmixing": {**CONVERTED, "unmix": "mask"},
     "unmixing, fadeout": {**CONVERTED, "unmix": "fadeout"},
     "ratios that grow": {**CONVERTED, "curriculum": "ratio"},
     "input repetition that falls": {**CONVERTED, "curriculum": "repetition"},
-    "input repetition of half": {**CONVERTED, "rho": 0.5},
     "members identical at first": {**CONVERTED, "diversity": 0.0},
     "patches only": {**CONVERTED, "p": 1.0},
     "stems and heads at 3 x the rate": {**CONVERTED, "head_lr": 3.0},
     "averaged weights": {**CONVERTED, "average": 5.0},
     "teacher": {**CONVERTED, "teacher": "plain"},
     "pixel CutMix": PIXEL,
-    "pixel CutMix, input repetition of half": {**PIXEL, "rho": 0.5},
-    "pixel CutMix, input repetition of half, teacher": {**PIXEL, "rho": 0.5, "teacher": "plain"},
-    "fadeout, teacher": {**CONVERTED, "unmix": "fadeout", "teacher": "plain"},
-    "fadeout, teacher, averaged weights": {**CONVERTED, "unmix": "fadeout", "teacher": "plain", "average": 5.0},
+    "pixel CutMix, half repeated": {**PIXEL, "rho": 0.5},
+    "half repeated": HALF,
+    "half repeated, averaged weights": {**HALF, "average": 5.0},
+    "half repeated, averaged weights, teacher": {**HALF, "average": 5.0, "teacher": "plain"},
 }
 SMOKE = {"dataset": "digits", "epochs": 1, "depth": 10, "width": 1, "size": 32, "precision": "fp32", "warmup": 0.0}
 SCORES = {"top1": (100, 1), "nllc": (1, 3), "ece": (1, 3)}  # factor and digits
 FACTS |= {
     "cifar100-first": Facts(25_000, 5_000, (3, 32, 32), 50),
     "cifar100-rest-100": Facts(5_000, 5_000, (3, 32, 32), 50),
-    "tiny-imagenet-32": Facts(50_000, 10_000, (3, 32, 32), 200),
+    "tiny-imagenet-32": Facts(25_000, 10_000, (3, 32, 32), 200),
 }
 
 
@@ -135,6 +135,15 @@ def cell(values: list[float], digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
+def records(plan: Plan, keys: Iterable[Key], seeds: int) -> list[dict[str, Any]]:
+    """Return what to keep of each run that is there; of the pretrained networks first."""
+    keys = list(keys)
+    first = {(key.network, key.source): plan.pretraining(key.network, key.source) for key in keys}
+    named = [({"network": n, "source": s, "row": "pretraining", "seed": 0}, r) for (n, s), r in first.items()]
+    named += [({**key._asdict(), "seed": seed}, plan.tuning(key, seed)) for key in keys for seed in range(seeds)]
+    return [{**name, **record(run)} for name, recipe in named if (run := plan.store.find(recipe))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the data sets")
@@ -147,22 +156,14 @@ def main() -> None:
     parser.add_argument("--minutes-left", type=float, help="stop after so many minutes, every run with a checkpoint")
     parser.add_argument("--smoke", action="store_true", help="everything on the digits, with tiny networks")
     given = parser.parse_args()
-    out = given.out.resolve()  # processes that train may be in another folder
+    out = given.out
     plan = Plan(Store(out), given.smoke)
     keys = [Key(n, s, row) for n in given.networks for s in given.sources for row in given.rows]
-    runtime = Runtime(data=given.data and given.data.resolve(), quiet=True, score_every=5)
-    deadline = None if given.minutes_left is None else time.monotonic() + 60 * given.minutes_left
-    for recipes in plan.stages(keys, given.seeds):
-        lacking = [recipe for recipe in recipes if plan.store.find(recipe) is None]
-        minutes = None if deadline is None else max(0.0, (deadline - time.monotonic()) / 60)
-        failed = run_by_workers(lacking, plan.store, Processes(runtime), given.jobs, minutes) if lacking else {}
-        if failed:
-            raise UserError(f"{len(failed)} runs failed; the first: {next(iter(failed.values()))}")
-        if any(plan.store.find(recipe) is None for recipe in lacking):
-            break  # the time is over
+    runtime = Runtime(data=given.data, quiet=True, score_every=5)
+    train_all(plan.stages(keys, given.seeds), plan.store, runtime, given.jobs, given.minutes_left)
     text = table(plan, keys, given.seeds)
-    out.mkdir(parents=True, exist_ok=True)
     (out / "table.md").write_text(text)
+    (out / "transfer.json").write_text(json.dumps(records(plan, keys, given.seeds), indent=1))
     print(text)
 
 

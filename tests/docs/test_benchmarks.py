@@ -46,8 +46,9 @@ def test_beyond(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert 0 <= found["ood noise"]["entropy"]["auroc"] <= 1
 
 
-def test_transfer_trains_what_others_start_from_first(tmp_path: Path) -> None:
+def test_transfer_trains_what_others_start_from_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row starts from a pretraining of the first part, and every teacher is of the second."""
+    monkeypatch.syspath_prepend(str(FOLDER))
     names = runpy.run_path(str(FOLDER / "transfer_table.py"))
     store = Store(tmp_path)
     keys = [names["Key"]("wrn28-4", source, row) for source in names["PRETRAINED"] for row in names["ROWS"]]
