@@ -60,7 +60,7 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: lint docs
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 browser:
 	command -v chromedriver || { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }
@@ -77,7 +77,7 @@ load: setup
 quick: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -n 2 -m "not slow" $(addprefix tests/,$(QUICK))
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(addprefix tests/,$(QUICK))
 
 # For Python 3.11 on Linux, with the hashes of all files of each version. Without torch, whose builds for CPUs and GPUs
 # have other hashes: its version is in constraints.txt, and that of its CUDA packages in its own metadata.

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mixmo.cli.app import COMMANDS, main
 from mixmo.cli.list import KINDS
 from mixmo.cli.tables import COLUMNS
 from mixmo.engine.estimate import Estimate
 from mixmo.metrics import Diversity, Scores
+from mixmo.models import FAMILIES, Parts
 from mixmo.runs.directory import Run
 
 SMALL = ["--width", "1", "--epochs", "1", "--batch-size", "128", "--device", "cpu", "--quiet"]
@@ -228,6 +230,23 @@ def test_show_prints_fields_scores_and_cost(capsys: pytest.CaptureFixture[str], 
     text = capsys.readouterr().out
     assert "images/s" in text
     assert "batch_size: 32" in text
+
+
+def test_show_counts_a_family_that_needs_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Others are counted without memory for their weights, so that wide networks take no longer."""
+
+    def scaled(depth: int, width: int) -> Parts:
+        assert torch.ones(1).item() == 1
+        return FAMILIES["wrn"](depth, width)
+
+    def size(model: str) -> str:
+        assert main(["show", "digits/cut-mixmo", "--model", model, "--no-time"]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if "parameters," in line)
+
+    monkeypatch.setitem(FAMILIES, "scaled", scaled)
+    assert size("scaled") == size("wrn")
 
 
 def test_show_gives_the_time_of_all_networks(

@@ -1,5 +1,6 @@
 """Ghost batches: one step over several batches is the mean of their steps apart."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -55,6 +56,21 @@ def test_a_normalisation_sees_ghost_batches() -> None:
     ghost.eval()
     apart.load_state_dict(ghost[0].state_dict())
     torch.testing.assert_close(ghost(x), apart.eval()(x))
+
+
+@pytest.mark.slow
+def test_a_compiled_layer_equals_the_eager_one() -> None:
+    """Output, gradients and running statistics."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    set_ghost(net, 4)
+    twin, x = copy.deepcopy(net), torch.randn(12, 3, 5, 5)
+    expected, ours = net(x), torch.compile(twin, fullgraph=True)(x)
+    for output in (expected, ours):
+        output.square().sum().backward()
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(twin.state_dict(), net.state_dict())
+    for one, two in zip(twin.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_statistics_of_half_precision_are_in_float32() -> None:

@@ -32,5 +32,6 @@ def test_a_killed_command_ends_as_if_nothing_had_happened() -> None:
 
 @pytest.mark.slow
 def test_processes_that_are_lost_are_named_and_the_training_resumes() -> None:
-    found = output("ranks.py", "--only", "killed", "other data", "out of memory")
+    """A killed one: tests/engine/test_distributed.py, with torchrun."""
+    found = output("ranks.py", "--only", "other data", "out of memory")
     assert "all ended within a minute with its sentence, and resumed" in found

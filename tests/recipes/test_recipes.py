@@ -15,7 +15,9 @@ from mixmo.engine.trainer import Trainer
 from mixmo.evaluation.run_scores import score_runs
 from mixmo.recipes import METHODS, PROTOCOLS, Recipe, named, names
 from mixmo.recipes.fast import METHODS_FAST
+from mixmo.recipes.fields import check_field
 from mixmo.recipes.finetune import METHODS_FINETUNE
+from mixmo.recipes.schema import DEFAULTS, FIELDS, HINTS
 from mixmo.runs.directory import Run
 
 RUNTIME = Runtime(device="cpu", quiet=True)
@@ -163,6 +165,12 @@ def test_recipe_equals_the_one_read_from_its_dictionary_also_with_earlier_field_
         assert Recipe.from_dict(fields) == named(name)
         fields["hidden"] = fields.pop("feature_mixing")
         assert Recipe.from_dict(fields) == named(name)
+
+
+def test_defaults_are_allowed_values() -> None:
+    """A recipe does not check them again."""
+    for name in FIELDS:
+        check_field(name, DEFAULTS[name], HINTS[name])
 
 
 def test_unknown_recipe_is_an_error_that_names_the_nearest() -> None:

@@ -78,7 +78,8 @@ def test_another_gpu_is_so_many_times_slower(monkeypatch: pytest.MonkeyPatch) ->
     assert speed_of(gpu) == fast._replace(name="NVIDIA H200 NVL")
 
 
-def test_a_cpu_is_measured() -> None:
+def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mixmo.engine.estimate.STEPS", 3)
     speed = speed_of(torch.device("cpu"))
     recipe = named("digits/vanilla").replace(epochs=2, width=1)
     assert speed.measured

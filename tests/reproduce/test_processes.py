@@ -38,7 +38,7 @@ def test_runs_in_processes_equal_runs_in_sequence(tmp_path: Path) -> None:
 def test_runs_are_saved_when_the_minutes_are_over_and_continue_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, store = recipe(0, epochs=40), Store(tmp_path / "out")
+    one, store = recipe(0, epochs=12), Store(tmp_path / "out")
     folder = store.folder(one)
 
     def now() -> float:

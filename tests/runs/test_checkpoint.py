@@ -20,12 +20,14 @@ from mixmo.evaluation.run_scores import score_runs
 from mixmo.models import Network, create
 from mixmo.recipes import named
 from mixmo.runs.checkpoint import Checkpoints, Snapshot, State, read_state
+from mixmo.runs.directory import Run
 from mixmo.runs.network import load_network
 from mixmo.storage.weights import load_tensors
 
-SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=128)
-STEPS = 22
-COMMAND = ["train", "digits/cut-mixmo", "--width", "1", "--batch_size", "128", "--epochs", "40", "--device", "cpu"]
+SMALL = named("digits/cut-mixmo").replace(epochs=3, width=1, batch_size=128, repetition=1)
+STEPS = 11  # an epoch
+SIZE = ["--width", "1", "--batch_size", "128", "--repetition", "1"]
+COMMAND = ["train", "digits/cut-mixmo", *SIZE, "--epochs", "40", "--device", "cpu"]
 
 
 def small() -> tuple[Network, torch.optim.SGD]:
@@ -33,16 +35,21 @@ def small() -> tuple[Network, torch.optim.SGD]:
     return net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
 
-@pytest.mark.parametrize("after", [0.05, 0.4, 1.1])
-def test_process_killed_at_any_moment_leaves_a_loadable_checkpoint(tmp_path: Path, after: float) -> None:
-    """SIGKILL while checkpoints are written as fast as they can."""
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """SMALL with ordinary files."""
+    return train(SMALL, tmp_path_factory.mktemp("runs") / "whole", Runtime(device="cpu", quiet=True))
+
+
+def test_process_killed_at_any_moment_leaves_a_loadable_checkpoint(tmp_path: Path) -> None:
+    """SIGKILL while checkpoints are written as fast as they can; tests/faults kill at more moments."""
     out = tmp_path / "run"
     arguments = [sys.executable, "-m", "mixmo", *COMMAND, "--save_seconds", "0.0001", "--out", str(out)]
     process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
     deadline = time.monotonic() + 120
     while not list(out.glob("checkpoints/[0-9]*/state.json")) and time.monotonic() < deadline:
         time.sleep(0.005)
-    time.sleep(after)
+    time.sleep(0.4)
     process.send_signal(signal.SIGKILL)
     process.wait()
     checkpoints = Checkpoints(out / "checkpoints")
@@ -108,18 +115,17 @@ def test_error_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["00000001"]
 
 
-def test_run_in_shards_resumes_to_the_same_scores(tmp_path: Path) -> None:
+def test_run_in_shards_resumes_to_the_same_scores(whole: Run, tmp_path: Path) -> None:
     runtime = Runtime(device="cpu", quiet=True, shard_mb=0.1)
     train(SMALL, tmp_path / "run", runtime, until=STEPS)
     assert list((tmp_path / "run" / "checkpoints").glob("*/weights-*-of-*.safetensors"))
     run = train(SMALL, tmp_path / "run", runtime, resume=True)
-    whole = train(SMALL, tmp_path / "whole", Runtime(device="cpu", quiet=True))
     assert run.read_scores()["last"] == whole.read_scores()["last"]
     assert score_runs([run], "weights").reports["last"] == score_runs([run]).reports["last"]
     assert not (run.path / "last.safetensors").exists()
 
 
-def test_compact_files_have_half_the_size_and_their_own_scores(tmp_path: Path) -> None:
+def test_compact_files_have_half_the_size_and_their_own_scores(whole: Run, tmp_path: Path) -> None:
     runtime = Runtime(device="cpu", quiet=True, compact=True)
     train(SMALL, tmp_path / "run", runtime, until=STEPS)
     checkpoint = next((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
@@ -130,7 +136,6 @@ def test_compact_files_have_half_the_size_and_their_own_scores(tmp_path: Path) -
     assert {t.dtype for t in load_tensors(checkpoint / "optimizer.safetensors").values() if t.dim() > 1} == kinds
     run = train(SMALL, tmp_path / "run", runtime, resume=True)
     assert score_runs([run], "weights").reports["last"] == score_runs([run]).reports["last"]
-    whole = train(SMALL, tmp_path / "whole", Runtime(device="cpu", quiet=True))
     sizes = [(r.path / "last.safetensors").stat().st_size for r in (run, whole)]
     assert sizes[0] < 0.56 * sizes[1]
     difference = [abs(r.read_metrics()[-1]["train"]["loss"]) for r in (run, whole)]
@@ -142,9 +147,9 @@ def test_compact_files_have_half_the_size_and_their_own_scores(tmp_path: Path) -
 def test_checkpoint_of_every_kth_epoch_is_kept(tmp_path: Path, seconds: float) -> None:
     """Of many, and where no other is written."""
     runtime = Runtime(device="cpu", quiet=True, keep_every=2, save_seconds=seconds)
-    train(SMALL.replace(epochs=5, repetition=1), tmp_path / "run", runtime)
+    train(SMALL.replace(epochs=5), tmp_path / "run", runtime)
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*"))
-    assert kept == [f"{1437 // 128 * epoch:08d}" for epoch in (2, 4, 5)]
+    assert kept == [f"{STEPS * epoch:08d}" for epoch in (2, 4, 5)]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +175,7 @@ def test_checkpoints_are_saved_after_so_many_seconds(
     monkeypatch.setattr(Progress, "step", one_second)
     monkeypatch.setattr(Trainer, "save", counted)
     runtime = Runtime(device="cpu", quiet=True, save_seconds=seconds)
-    run = train(SMALL.replace(epochs=epochs, repetition=1), tmp_path / "run", runtime)
+    run = train(SMALL.replace(epochs=epochs), tmp_path / "run", runtime)
     assert steps == saved
     assert [line["seconds"] for line in run.read_metrics()] == [11 * (epoch + 1) for epoch in range(epochs)]
     assert run.read_scores()["seconds"] == 11 * epochs

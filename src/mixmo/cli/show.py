@@ -2,8 +2,10 @@
 
 import shutil
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
+import torch
 import yaml
 
 from mixmo import data
@@ -13,7 +15,7 @@ from mixmo.engine import Runtime
 from mixmo.engine.display import pace
 from mixmo.engine.estimate import estimate
 from mixmo.models import multiply_adds, parameters
-from mixmo.recipes import PROTOCOLS, summary
+from mixmo.recipes import PROTOCOLS, Recipe, summary
 from mixmo.recipes.fast import SUFFIX
 from mixmo.recipes.finetune import NAME as FINETUNING
 from mixmo.recipes.protocols import FACTS, Facts
@@ -36,22 +38,32 @@ def main(arguments: list[str]) -> None:
     if facts is None:
         dataset = data.load(recipe.dataset, parsed.data, stream=True, workers=0, val=recipe.val)
         facts = Facts(len(dataset.train.labels), len(dataset.test.labels), dataset.size, len(dataset.classes))
-    net = recipe.network(facts.classes, recipe.seen(facts.size))
+    weights, operations = cost(recipe, facts)
     dataset, _, method = parsed.recipe.partition("/")
     protocol = "" if method.endswith(SUFFIX) or dataset == FINETUNING else f"; {PROTOCOLS[dataset].summary}"
     comment(f"{parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     for line in score_lines(parsed.recipe, recipe):
         comment(line)
     print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
-    operations = multiply_adds(net, recipe.seen(facts.size))
     each = f", in each of {recipe.networks} networks" if recipe.networks > 1 else ""
-    comment(f"{parameters(net):,} parameters, {operations / 1e9:.4f} G multiply-adds per prediction{each}")
+    comment(f"{weights:,} parameters, {operations / 1e9:.4f} G multiply-adds per prediction{each}")
     measured = estimate(recipe, facts, device, measure=parsed.time)
     steps = f"{measured.steps:,} steps, {measured.steps_per_epoch:,} per epoch"
     comment(f"{steps}; learning rate {recipe.rate:g} after the warm-up")
     if measured.seconds is not None:
         time, speed = duration(measured.seconds * recipe.networks), pace(recipe.batch_size / measured.step_seconds)
         comment(f"training time about {time} on this {measured.device} ({speed}), without evaluation")
+
+
+def cost(recipe: Recipe, facts: Facts) -> tuple[int, int]:
+    """Return the parameters and the multiply-adds of a network, if possible without time and memory for its weights."""
+    seen = recipe.seen(facts.size)
+    if not recipe.is_backbone:
+        with suppress(Exception), torch.device("meta"):  # a family of the user may need numbers
+            net = recipe.network(facts.classes, seen)
+            return parameters(net), multiply_adds(net, seen)
+    net = recipe.network(facts.classes, seen)
+    return parameters(net), multiply_adds(net, seen)
 
 
 def comment(text: str) -> None:

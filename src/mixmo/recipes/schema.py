@@ -177,7 +177,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, hint in HINTS.items():
-            check_field(name, getattr(self, name), hint)
+            if (value := getattr(self, name)) is not DEFAULTS[name]:  # which are allowed; checks take most of the time
+                check_field(name, value, hint)
         self._check_batches()
         self._check_members()
         self._check_backbone()
@@ -321,5 +322,6 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 HINTS = get_type_hints(Recipe, include_extras=True)
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Recipe)}
 KINDS = get_type_hints(Recipe)
 FIELDS = tuple(KINDS)
