@@ -186,6 +186,52 @@ def others_table(results: Path, words: Sequence[str]) -> Lines:
     return lines
 
 
+def transfer_table(results: Path, words: Sequence[str]) -> Lines:
+    """What `benchmarks/transfer_table.py` made, of one network and pretraining: NETWORK SOURCE."""
+    file, network, source = words
+    lines = [["fine-tuning", "options of `mixmo train`", "seeds", "images seen", "Top1 %", "NLLc", "ECE"]]
+    found = json.loads((results / file).read_text(encoding="utf-8"))
+    runs = [
+        run for run in found if (run["network"], run["source"]) == (network, source) and run["row"] != "pretraining"
+    ]
+    for row in dict.fromkeys(run["row"] for run in runs):
+        seeds = [run for run in runs if run["row"] == row]
+        recipe = seeds[0]["recipe"]
+        plain = recipe.get("members") == 1
+        changed = {name: value for name, value in recipe.items() if name in (IDEAS[:2] if plain else IDEAS)}
+        options = [
+            f"--{name.replace('_', '-')} {'RUN' if name == 'teacher' else value}" for name, value in changed.items()
+        ]
+        images = 5000 * recipe["epochs"] * recipe.get("repetition", 2)
+        ensembles = [run["scores"]["last"]["ensemble"] for run in seeds]
+        scores = [spread([each[name] for each in ensembles], *shown) for name, shown in TRANSFER.items()]
+        lines.append(
+            [row, f"`{' '.join(options)}`" if options else "", str(len(seeds)), f"{images / 1e6:g} M", *scores]
+        )
+    return lines
+
+
+IDEAS = ("average", "teacher", "unmix", "curriculum", "rho", "diversity", "p", "head_lr", "pixel")
+TRANSFER = {"top1": (1, 100), "nllc": (3, 1), "ece": (3, 1)}
+
+
+def finetune_table(results: Path, words: Sequence[str]) -> Lines:
+    """What `benchmarks/finetune.py` made: the best epoch by the held-out images, its scores there and in the test."""
+    header = ["recipe", "training images", "learning rate", "epoch", "held-out Top1 %", "held-out NLLc"]
+    lines = [[*header, "Top1 %", "NLLc", "ECE"]]
+    for run in json.loads((results / words[0]).read_text(encoding="utf-8")):
+        epoch, held_out = max(run["curve"].items(), key=lambda item: item[1]["validation"]["top1"])
+        best = run["scores"]["best"]["ensemble"]
+        lines.append(
+            [
+                *(f"`finetune/{run['method']}`", f"{run['images']:,}", f"{run['lr']:g}", epoch),
+                *(f"{100 * held_out['validation']['top1']:.1f}", f"{held_out['validation']['nllc']:.3f}"),
+                *(spread([best[name]], *shown) for name, shown in TRANSFER.items()),
+            ]
+        )
+    return lines
+
+
 LAYOUTS: dict[str, Callable[[Path, Sequence[str]], Lines]] = {
     "runs": runs_table,
     "paper": paper_table,
@@ -194,4 +240,6 @@ LAYOUTS: dict[str, Callable[[Path, Sequence[str]], Lines]] = {
     "queue": queue_table,
     "beyond": beyond_table,
     "others": others_table,
+    "transfer": transfer_table,
+    "finetune": finetune_table,
 }
