@@ -7,7 +7,8 @@ run of 3 C numbers that starts at (s j - p) C: the three horizontal taps are one
 not end where a tap does. A program computes such a tile for one u by some output channels, summing over blocks of
 images and rows i at one column j after the other; so the zeros beyond both ends of a row are those that a tensor
 descriptor (TMA on Hopper) reads out of bounds. The sum is split among programs, whose partial sums, in float32, are
-added in a fixed order: the result is the same every time.
+added in a fixed order: the result is the same every time. All take the same number of steps, a constant as in the
+forward pass; the last ones may reach beyond the last image, where there are zeros.
 """
 
 import functools
@@ -38,10 +39,6 @@ TILES = named(
         "channels",
         "tiles_m",
         "tiles_k",
-        "blocks_h",
-        "columns",
-        "total",
-        "splits",
         "stride",
         "padding",
     ]
@@ -55,12 +52,11 @@ def weight_gradient_kernel(
     channels,
     tiles_m,
     tiles_k,
-    blocks_h,
-    columns,
-    total,
-    splits,
     stride,
     padding,
+    BLOCKS_H: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEPS: tl.constexpr,
     IM: tl.constexpr,
     BH: tl.constexpr,
     BM: tl.constexpr,
@@ -76,10 +72,11 @@ def weight_gradient_kernel(
     acc_a = tl.zeros((BM, KA), dtype=tl.float32)
     if KB > 0:
         acc_b = tl.zeros((BM, KB), dtype=tl.float32)
-    for step in tl.range(split * total // splits, (split + 1) * total // splits):
-        j = step % columns
-        i = step // columns % blocks_h * BH
-        n = step // (columns * blocks_h) * IM
+    for one in tl.range(0, STEPS):
+        step = split * STEPS + one
+        j = step % COLUMNS
+        i = step // COLUMNS % BLOCKS_H * BH
+        n = step // (COLUMNS * BLOCKS_H) * IM
         row = (j * stride - padding) * channels + m
         a = tl.reshape(x.load([n, i * stride + u - padding, row]), (IM * BH, BM)).T
         acc_a = tl.dot(a, tl.reshape(dy_a.load([n, i, j, k]), (IM * BH, KA)), acc_a)
@@ -126,7 +123,8 @@ def weight_gradient(x: Tensor, dy: Tensor, stride: int, padding: int, tile: Tile
     total = blocks(n, images) * blocks_h * shape.out_w
     tiles_m, tiles_k = blocks(3 * c, tile.rows), blocks(shape.k, tile.width)
     at_once = multiprocessors(x.device) * (2 if tile.warps == 4 else 1)
-    splits = max(1, min(total, tile.waves * at_once // (3 * tiles_m * tiles_k)))
+    steps = blocks(total, max(1, tile.waves * at_once // (3 * tiles_m * tiles_k)))
+    splits = blocks(total, steps)
     partial = torch.empty(splits * 3, 3 * c, shape.k, dtype=torch.float32, device=x.device)
     dw = torch.empty(shape.k, 3, 3, c, dtype=x.dtype, device=x.device)
     dy_nhwc = nhwc(dy)
@@ -139,12 +137,11 @@ def weight_gradient(x: Tensor, dy: Tensor, stride: int, padding: int, tile: Tile
         c,
         tiles_m,
         tiles_k,
-        blocks_h,
-        shape.out_w,
-        total,
-        splits,
         stride,
         padding,
+        BLOCKS_H=blocks_h,
+        COLUMNS=shape.out_w,
+        STEPS=steps,
         IM=images,
         BH=rows,
         BM=tile.rows,
