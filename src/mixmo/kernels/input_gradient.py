@@ -34,17 +34,7 @@ TILES = named(
 
 
 @triton.jit(
-    do_not_specialize=[
-        "inputs",
-        "tiles_h",
-        "tiles_w",
-        "tiles_c",
-        "stride",
-        "start_h",
-        "start_w",
-        "first_u",
-        "first_v",
-    ]
+    do_not_specialize=["inputs", "tiles_h", "tiles_w", "tiles_c", "stride", "start_h", "start_w", "first_u", "first_v"]
 )
 def input_gradient_kernel(
     dy,

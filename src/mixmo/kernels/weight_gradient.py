@@ -36,15 +36,7 @@ TILES = named(
 OVERHEAD = 20 * 64  # pixels whose products take as long as a program's start, its partial sum, and adding that up
 
 
-@triton.jit(
-    do_not_specialize=[
-        "channels",
-        "tiles_m",
-        "tiles_k",
-        "stride",
-        "padding",
-    ]
-)
+@triton.jit(do_not_specialize=["channels", "tiles_m", "tiles_k", "stride", "padding"])
 def weight_gradient_kernel(
     x,
     dy_a,
