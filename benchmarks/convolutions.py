@@ -26,6 +26,7 @@ from mixmo.kernels.choice import (
     Call,
     Choice,
     choose_fp8,
+    compile_together,
     correct_times,
     event_milliseconds,
     fastest,
@@ -198,8 +199,11 @@ def check(seconds: float) -> None:
             one = operands(shape, dtype, CUDA)[0]
             for direction, kernel in DIRECTIONS.items():
                 exact = by_torch(direction, shape, one, torch.float64)
-                for name in kernel.tiles:
-                    call = partial(compute, direction, name, *one, shape.stride, shape.padding)
+                calls = {
+                    name: partial(compute, direction, name, *one, shape.stride, shape.padding) for name in kernel.tiles
+                }
+                compile_together(calls.values())
+                for name, call in calls.items():
                     found, again = call(), call()
                     off = error(found, exact)
                     worst = max(worst, off)
@@ -209,8 +213,10 @@ def check(seconds: float) -> None:
         for direction, in_fp8 in FP8.items() if shape.supported_in_fp8 else ():
             quantised = operands_fp8(shape, direction, CUDA, 1)[0]
             exact = reference(direction, quantised, shape, torch.float64)
-            for name in in_fp8.tiles:
-                found, again = (compute_fp8(direction, name, quantised, shape) for _ in range(2))
+            in_turn = {name: partial(compute_fp8, direction, name, quantised, shape) for name in in_fp8.tiles}
+            compile_together(in_turn.values())
+            for name, call_fp8 in in_turn.items():
+                found, again = call_fp8(), call_fp8()
                 off = error(found, exact)
                 worst_fp8 = max(worst_fp8, off)
                 if not (off < TOLERANCE and torch.equal(found, again)):
