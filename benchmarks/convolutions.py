@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python benchmarks/convolutions.py --check         # is every kernel right on this GPU?
     PYTHONPATH=src python benchmarks/convolutions.py                 # the table, for batches of 256 in bfloat16
+    PYTHONPATH=src python benchmarks/convolutions.py --tiles         # the times of all tiles, and nothing else
     PYTHONPATH=src python benchmarks/convolutions.py --compile-only  # does everything compile for Hopper? Without a GPU
 
 Times are of one call inside a CUDA graph, the operands not in the cache; "sustained" is the mean over half a second,
@@ -25,12 +26,15 @@ from mixmo.kernels.choice import (
     Call,
     Choice,
     choose_fp8,
+    compile_together,
+    correct_times,
     event_milliseconds,
     fastest,
     graph_milliseconds,
     operands,
     operands_fp8,
     record,
+    worthwhile,
 )
 from mixmo.kernels.directions import DIRECTIONS, FP8
 from mixmo.kernels.fp8 import compute_fp8, reference
@@ -55,6 +59,7 @@ CHECKED = (torch.bfloat16, torch.float16)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare every kernel and tile with float64")
+    parser.add_argument("--tiles", action="store_true", help="only time cuDNN and every tile")
     parser.add_argument("--compile-only", action="store_true", help="compile every kernel and tile for Hopper; no GPU")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=300.0, help="of --check: draw random shapes for so long")
@@ -63,6 +68,8 @@ def main() -> None:
         compile_all(arguments.batch_size)
     elif arguments.check:
         check(arguments.seconds)
+    elif arguments.tiles:
+        time_tiles(arguments.batch_size)
     else:
         table(arguments.batch_size)
 
@@ -98,7 +105,8 @@ def row(shape: Shape, count: int, direction: str) -> tuple[float, float]:
     def calls(kernel: str) -> list[Call]:
         return [partial(compute, direction, kernel, *one, shape.stride, shape.padding) for one in sets]
 
-    choice = fastest(calls(CUDNN), {name: calls(name) for name in DIRECTIONS[direction].tiles}, graph_milliseconds)
+    tiles = worthwhile(DIRECTIONS[direction], shape)
+    choice = fastest(calls(CUDNN), {name: calls(name) for name in tiles}, graph_milliseconds)
     exact = by_torch(direction, shape, sets[0], torch.float32)
     tried = [CUDNN] if choice.tile is None else [CUDNN, choice.tile]
     errors = [f"{error(calls(name)[0](), exact):.1e}" for name in tried]
@@ -126,6 +134,31 @@ def print_row(shape: Shape, count: int, direction: str, choice: Choice, held: li
     cells = [str(shape), str(count), direction, f"{choice.cudnn_ms:.3f}", "-" if ours is None else f"{ours:.3f}"]
     cells += [" / ".join(held), choice.tile or "-", " / ".join(errors), " / ".join(rates)]
     print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def time_tiles(batch: int) -> None:
+    """Print the milliseconds of cuDNN in bfloat16 and of every tile that is right."""
+    with cudnn_benchmark():
+        for shape, _ in shapes(batch):
+            for direction, kernel in DIRECTIONS.items():
+                sets = operands(shape, torch.bfloat16, CUDA)
+                calls: dict[str, list[Call]] = {
+                    name: [partial(compute, direction, name, *one, shape.stride, shape.padding) for one in sets]
+                    for name in (CUDNN, *worthwhile(kernel, shape))
+                }
+                print_times(f"{shape}, {direction}", calls[CUDNN][0](), calls)
+            for direction, in_fp8 in FP8.items() if shape.supported_in_fp8 else ():
+                quantised = operands_fp8(shape, direction, CUDA)
+                calls = {
+                    name: [partial(compute_fp8, direction, name, one, shape) for one in quantised]
+                    for name in worthwhile(in_fp8, shape)
+                }
+                print_times(f"{shape}, {direction}, fp8", compute_fp8(direction, CUDNN, quantised[0], shape), calls)
+
+
+def print_times(what: str, expected: Tensor, calls: dict[str, list[Call]]) -> None:
+    times = correct_times(expected, calls, graph_milliseconds)
+    print(f"{what}: " + ", ".join(f"{name} {ms:.3f}" for name, ms in times.items()), flush=True)
 
 
 def by_torch(direction: str, shape: Shape, one: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -166,8 +199,11 @@ def check(seconds: float) -> None:
             one = operands(shape, dtype, CUDA)[0]
             for direction, kernel in DIRECTIONS.items():
                 exact = by_torch(direction, shape, one, torch.float64)
-                for name in kernel.tiles:
-                    call = partial(compute, direction, name, *one, shape.stride, shape.padding)
+                calls = {
+                    name: partial(compute, direction, name, *one, shape.stride, shape.padding) for name in kernel.tiles
+                }
+                compile_together(calls.values())
+                for name, call in calls.items():
                     found, again = call(), call()
                     off = error(found, exact)
                     worst = max(worst, off)
@@ -177,8 +213,10 @@ def check(seconds: float) -> None:
         for direction, in_fp8 in FP8.items() if shape.supported_in_fp8 else ():
             quantised = operands_fp8(shape, direction, CUDA, 1)[0]
             exact = reference(direction, quantised, shape, torch.float64)
-            for name in in_fp8.tiles:
-                found, again = (compute_fp8(direction, name, quantised, shape) for _ in range(2))
+            in_turn = {name: partial(compute_fp8, direction, name, quantised, shape) for name in in_fp8.tiles}
+            compile_together(in_turn.values())
+            for name, call_fp8 in in_turn.items():
+                found, again = call_fp8(), call_fp8()
                 off = error(found, exact)
                 worst_fp8 = max(worst_fp8, off)
                 if not (off < TOLERANCE and torch.equal(found, again)):
@@ -202,7 +240,8 @@ def compile_all(batch: int) -> None:
     from convolutions_compile import compile_direction
 
     bad, seen = 0, set()
-    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma | of |\n|---|---|---|---|---|---|---|")
+    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma | of | serialised |")
+    print("|---|---|---|---|---|---|---|---|")
     everything = [(name, kernel.tiles, torch.bfloat16) for name, kernel in DIRECTIONS.items()]
     everything += [(name, kernel.tiles, E4M3) for name, kernel in FP8.items()]
     for shape, _ in shapes(batch):

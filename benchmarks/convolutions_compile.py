@@ -30,10 +30,11 @@ class Compiled(NamedTuple):
     shared: int  # bytes
     products: int  # instructions of the tensor cores (wgmma) in the program's text
     types: str  # of what these multiply, such as bf16.bf16
+    serialised: bool  # each product waits for the one before: half the speed
 
     @property
     def fits(self) -> bool:
-        return self.shared <= SHARED and self.spilled <= 64
+        return self.shared <= SHARED and self.spilled <= 64 and not self.serialised
 
 
 class Hopper:
@@ -91,7 +92,7 @@ def compile_direction(direction: str, shape: Shape, tile: Tile, dtype: torch.dty
 
 
 def report(built: Any) -> Compiled:
-    """Return what ptxas reports: registers per thread, bytes spilled."""
+    """Return what ptxas reports: registers per thread, bytes spilled, whether products run one by one."""
     ptx, ptxas = built.asm["ptx"], triton.knobs.nvidia.ptxas.path
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
@@ -103,4 +104,4 @@ def report(built: Any) -> Compiled:
     assert stores, text
     products = re.findall(r"wgmma\.mma_async\.\S+\.f32\.(\w+\.\w+)", ptx)
     types, needs = ", ".join(sorted(set(products))), (int(registers[1]), int(stores[1]), built.metadata.shared)
-    return Compiled(built.metadata.name, *needs, len(products), types)
+    return Compiled(built.metadata.name, *needs, len(products), types, "instructions are serialized" in text)

@@ -1,5 +1,6 @@
 """The choice between cuDNN and the Triton kernels, with a clock of the tests, and its memory on disk."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mixmo.kernels import remembered
-from mixmo.kernels.choice import Call, Choice, fastest
+from mixmo.kernels.choice import Call, Choice, compile_together, fastest
 from mixmo.kernels.ops import CUDNN
 from mixmo.kernels.remembered import name_of, recall, remember
 from mixmo.kernels.shapes import Shape
@@ -56,6 +57,18 @@ def test_a_gain_of_less_than_two_percent_is_none(milliseconds: float, kernel: st
 @pytest.mark.parametrize("result", [RIGHT * float("nan"), RIGHT * 0, -RIGHT])
 def test_what_is_wrong_is_never_chosen(result: Tensor) -> None:
     assert chosen(ours=Fixed(0.1, result), broken=failing) == Choice(CUDNN, 1.0)
+
+
+def test_candidates_are_compiled_at_the_same_time() -> None:
+    met = []
+    barrier = threading.Barrier(2, timeout=60)
+
+    def call() -> Tensor:
+        met.append(barrier.wait())
+        return RIGHT
+
+    compile_together([call, failing, call])
+    assert sorted(met) == [0, 1]
 
 
 @pytest.fixture

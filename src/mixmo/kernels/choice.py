@@ -2,7 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -108,6 +109,7 @@ def fastest(cudnn: Sequence[Call], candidates: Mapping[str, Sequence[Call]], mil
 
 def correct_times(expected: Tensor, candidates: Mapping[str, Sequence[Call]], milliseconds: Timer) -> dict[str, float]:
     """Return the times of the kernels that neither fail nor disagree with what is expected."""
+    compile_together(calls[0] for calls in candidates.values())
     times: dict[str, float] = {}
     for name, calls in candidates.items():
         with suppress(Exception):  # too little shared memory on this GPU, say
@@ -115,6 +117,18 @@ def correct_times(expected: Tensor, candidates: Mapping[str, Sequence[Call]], mi
             if error < TOLERANCE:
                 times[name] = milliseconds(calls)
     return times
+
+
+def compile_together(calls: Iterable[Call]) -> None:
+    """Make each call once, all at the same time, since Triton compiles outside of Python's lock; ignore failures."""
+
+    def once(call: Call) -> None:
+        with suppress(Exception):
+            call()
+
+    with ThreadPoolExecutor() as pool:
+        for call in calls:
+            pool.submit(once, call)
 
 
 def operands(

@@ -5,7 +5,8 @@
 over the taps (u, v) for which the divisions by the stride s leave no rest, with dy = 0 outside. These taps are the same
 for all pixels of one class, h mod s and w mod s. For each class, a launch computes the pixels h = s i + r, w = s j + q:
 a stride-1 convolution of dy with some of the taps, the last first. In fp8, dx[..., c] is multiplied by a scale of
-w[..., c], and is bfloat16; the tensor cores then want the weights as w[c, u, v, k].
+w[..., c], and is bfloat16; the tensor cores then want the weights as w[c, u, v, k]. The number of steps is a constant,
+as in the forward pass.
 """
 
 import torch
@@ -23,6 +24,8 @@ TILES = named(
         Tile(256, 128, 32, 32, 8, 6),
         Tile(256, 128, 32, 64, 8, 4),
         Tile(128, 256, 64, 64, 8, 4),
+        Tile(128, 128, 32, 32, 4, 5),
+        Tile(128, 128, 32, 64, 4, 3),
         Tile(256, 128, 0, 64, 8, 4),
         Tile(128, 128, 0, 64, 4, 4),
         Tile(128, 64, 0, 64, 4, 4),
@@ -31,20 +34,7 @@ TILES = named(
 
 
 @triton.jit(
-    do_not_specialize=[
-        "inputs",
-        "tiles_h",
-        "tiles_w",
-        "tiles_c",
-        "stride",
-        "start_h",
-        "start_w",
-        "first_u",
-        "first_v",
-        "taps_h",
-        "taps_w",
-        "steps",
-    ]
+    do_not_specialize=["inputs", "tiles_h", "tiles_w", "tiles_c", "stride", "start_h", "start_w", "first_u", "first_v"]
 )
 def input_gradient_kernel(
     dy,
@@ -62,9 +52,9 @@ def input_gradient_kernel(
     start_w,
     first_u,
     first_v,
-    taps_h,
-    taps_w,
-    steps,
+    TAPS_H: tl.constexpr,
+    TAPS_W: tl.constexpr,
+    STEPS: tl.constexpr,
     IM: tl.constexpr,
     BH: tl.constexpr,
     BW: tl.constexpr,
@@ -83,11 +73,11 @@ def input_gradient_kernel(
     acc_a = tl.zeros((IM * BH * BW, CA), dtype=tl.float32)
     if CB > 0:
         acc_b = tl.zeros((IM * BH * BW, CB), dtype=tl.float32)
-    for step in tl.range(0, taps_h * taps_w * steps):
-        tap = step // steps
-        k = step % steps * BK
-        up = tap // taps_w
-        left = tap % taps_w
+    for step in tl.range(0, TAPS_H * TAPS_W * STEPS):
+        tap = step // STEPS
+        k = step % STEPS * BK
+        up = tap // TAPS_W
+        left = tap % TAPS_W
         uv = (first_u + stride * up) * 3 + first_v + stride * left
         a = tl.reshape(dy.load([n, i + start_h - up, j + start_w - left, k]), (IM * BH * BW, BK))
         if SCALED:
@@ -153,9 +143,9 @@ def input_gradient(
                 (q + padding) // stride,
                 first_u,
                 first_v,
-                len(range(first_u, 3, stride)),
-                len(range(first_v, 3, stride)),
-                blocks(k, tile.depth),
+                TAPS_H=len(range(first_u, 3, stride)),
+                TAPS_W=len(range(first_v, 3, stride)),
+                STEPS=blocks(k, tile.depth),
                 IM=images,
                 BH=rows,
                 BW=columns,

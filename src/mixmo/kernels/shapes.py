@@ -65,8 +65,7 @@ class Shape:
 class Tile(NamedTuple):
     """What one program computes: `rows` x (`columns` + `more`) of the result, `depth` products at a time.
 
-    Block sizes are powers of two: 128 + 32 columns fit 160 channels, 256 do not. The weight gradient's sum is split
-    among as many programs as there are in `waves` of the multiprocessors.
+    Block sizes are powers of two: 128 + 32 columns fit 160 channels, 256 do not.
     """
 
     rows: int
@@ -75,7 +74,6 @@ class Tile(NamedTuple):
     depth: int
     warps: int
     stages: int
-    waves: int = 1
 
     @property
     def width(self) -> int:
@@ -83,8 +81,7 @@ class Tile(NamedTuple):
 
     def __str__(self) -> str:
         more = f"+{self.more}" if self.more else ""
-        waves = f" v{self.waves}" if self.waves > 1 else ""
-        return f"{self.rows}x{self.columns}{more}x{self.depth} w{self.warps} s{self.stages}{waves}"
+        return f"{self.rows}x{self.columns}{more}x{self.depth} w{self.warps} s{self.stages}"
 
 
 def named(tiles: tuple[Tile, ...]) -> dict[str, Tile]:

@@ -7,7 +7,8 @@ run of 3 C numbers that starts at (s j - p) C: the three horizontal taps are one
 not end where a tap does. A program computes such a tile for one u by some output channels, summing over blocks of
 images and rows i at one column j after the other; so the zeros beyond both ends of a row are those that a tensor
 descriptor (TMA on Hopper) reads out of bounds. The sum is split among programs, whose partial sums, in float32, are
-added in a fixed order: the result is the same every time.
+added in a fixed order: the result is the same every time. All take the same number of steps, a constant as in the
+forward pass; the last ones may reach beyond the last image, where there are zeros.
 """
 
 import functools
@@ -24,28 +25,18 @@ from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded
 TILES = named(
     (
         Tile(256, 128, 32, 64, 8, 4),
-        Tile(256, 128, 32, 64, 8, 4, waves=3),
-        Tile(128, 256, 64, 64, 8, 3, waves=2),
-        Tile(256, 128, 0, 64, 8, 4, waves=2),
+        Tile(256, 128, 32, 32, 8, 6),
+        Tile(128, 256, 64, 64, 8, 4),
+        Tile(128, 128, 32, 64, 4, 3),
+        Tile(256, 128, 0, 64, 8, 4),
         Tile(128, 128, 0, 64, 4, 4),
         Tile(64, 64, 0, 64, 4, 4),
     )
 )
+OVERHEAD = 20 * 64  # pixels whose products take as long as a program's start, its partial sum, and adding that up
 
 
-@triton.jit(
-    do_not_specialize=[
-        "channels",
-        "tiles_m",
-        "tiles_k",
-        "blocks_h",
-        "columns",
-        "total",
-        "splits",
-        "stride",
-        "padding",
-    ]
-)
+@triton.jit(do_not_specialize=["channels", "tiles_m", "tiles_k", "stride", "padding"])
 def weight_gradient_kernel(
     x,
     dy_a,
@@ -55,12 +46,11 @@ def weight_gradient_kernel(
     channels,
     tiles_m,
     tiles_k,
-    blocks_h,
-    columns,
-    total,
-    splits,
     stride,
     padding,
+    BLOCKS_H: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEPS: tl.constexpr,
     IM: tl.constexpr,
     BH: tl.constexpr,
     BM: tl.constexpr,
@@ -76,10 +66,11 @@ def weight_gradient_kernel(
     acc_a = tl.zeros((BM, KA), dtype=tl.float32)
     if KB > 0:
         acc_b = tl.zeros((BM, KB), dtype=tl.float32)
-    for step in tl.range(split * total // splits, (split + 1) * total // splits):
-        j = step % columns
-        i = step // columns % blocks_h * BH
-        n = step // (columns * blocks_h) * IM
+    for one in tl.range(0, STEPS):
+        step = split * STEPS + one
+        j = step % COLUMNS
+        i = step // COLUMNS % BLOCKS_H * BH
+        n = step // (COLUMNS * BLOCKS_H) * IM
         row = (j * stride - padding) * channels + m
         a = tl.reshape(x.load([n, i * stride + u - padding, row]), (IM * BH, BM)).T
         acc_a = tl.dot(a, tl.reshape(dy_a.load([n, i, j, k]), (IM * BH, KA)), acc_a)
@@ -98,7 +89,7 @@ def sum_kernel(partial, dw, rows, outputs, splits, BLOCK: tl.constexpr):
     there = (r < rows) & (k < outputs)
     acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
     part = partial + r * outputs + k
-    for _ in tl.range(0, splits):
+    for _ in tl.range(0, splits, loop_unroll_factor=4):  # so that several loads are under way
         acc += tl.load(part, mask=there, other=0.0)
         part += rows * outputs
     tl.store(dw + k * rows + r, acc.to(dw.dtype.element_ty), mask=there)
@@ -117,6 +108,21 @@ def weight_gradient_work(shape: Shape, tile: Tile) -> int:
     return 3 * pixels * rounded(3 * shape.c, tile.rows) * rounded(shape.k, tile.width)
 
 
+def steps_each(total: int, tiles: int, at_once: int, overhead: int) -> int:
+    """Return how many of the steps of a tile's sum each program takes, so that all of them end soonest.
+
+    >>> steps_each(4096, 6, 132, 20)  # 22 parts: one wave of programs
+    187
+    >>> steps_each(256, 96, 132, 20)  # 4 parts: three waves; one wave would leave 36 multiprocessors idle
+    64
+    """
+
+    def end(steps: int) -> int:
+        return blocks(tiles * blocks(total, steps), at_once) * (steps + overhead)
+
+    return min((blocks(total, max(1, waves * at_once // tiles)) for waves in (1, 2, 3, 4)), key=end)
+
+
 def weight_gradient(x: Tensor, dy: Tensor, stride: int, padding: int, tile: Tile) -> Tensor:
     """Return the gradient by the weights (K, C, 3, 3), in channels_last."""
     n, c, h, w = x.shape
@@ -126,7 +132,8 @@ def weight_gradient(x: Tensor, dy: Tensor, stride: int, padding: int, tile: Tile
     total = blocks(n, images) * blocks_h * shape.out_w
     tiles_m, tiles_k = blocks(3 * c, tile.rows), blocks(shape.k, tile.width)
     at_once = multiprocessors(x.device) * (2 if tile.warps == 4 else 1)
-    splits = max(1, min(total, tile.waves * at_once // (3 * tiles_m * tiles_k)))
+    steps = steps_each(total, 3 * tiles_m * tiles_k, at_once, OVERHEAD // tile.depth)
+    splits = blocks(total, steps)
     partial = torch.empty(splits * 3, 3 * c, shape.k, dtype=torch.float32, device=x.device)
     dw = torch.empty(shape.k, 3, 3, c, dtype=x.dtype, device=x.device)
     dy_nhwc = nhwc(dy)
@@ -139,12 +146,11 @@ def weight_gradient(x: Tensor, dy: Tensor, stride: int, padding: int, tile: Tile
         c,
         tiles_m,
         tiles_k,
-        blocks_h,
-        shape.out_w,
-        total,
-        splits,
         stride,
         padding,
+        BLOCKS_H=blocks_h,
+        COLUMNS=shape.out_w,
+        STEPS=steps,
         IM=images,
         BH=rows,
         BM=tile.rows,
