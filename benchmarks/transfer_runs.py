@@ -6,11 +6,19 @@ from typing import Any
 
 from mixmo.engine import Runtime
 from mixmo.recipes import Recipe
+from mixmo.recipes.protocols import FACTS, Facts
 from mixmo.reproduce.execute import run_by_workers
 from mixmo.reproduce.processes import Processes
 from mixmo.reproduce.store import Store
 from mixmo.runs.directory import Run
 from mixmo.utils.errors import UserError
+
+FACTS |= {
+    "cifar100-first": Facts(25_000, 5_000, (3, 32, 32), 50),
+    "cifar100-rest-100": Facts(5_000, 5_000, (3, 32, 32), 50),
+    "cifar100-rest-20": Facts(1_000, 5_000, (3, 32, 32), 50),
+    "tiny-imagenet-32": Facts(25_000, 10_000, (3, 32, 32), 200),
+}
 
 
 def train_all(

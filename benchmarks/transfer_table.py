@@ -20,7 +20,6 @@ from transfer_runs import record, train_all
 
 from mixmo.engine import Runtime
 from mixmo.recipes import METHODS, Recipe
-from mixmo.recipes.protocols import FACTS, Facts
 from mixmo.reproduce.store import Store
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in the processes that train
@@ -65,11 +64,6 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 SMOKE = {"dataset": "digits", "epochs": 1, "depth": 10, "width": 1, "size": 32, "precision": "fp32", "warmup": 0.0}
 SCORES = {"top1": (100, 1), "nllc": (1, 3), "ece": (1, 3)}  # factor and digits
-FACTS |= {
-    "cifar100-first": Facts(25_000, 5_000, (3, 32, 32), 50),
-    "cifar100-rest-100": Facts(5_000, 5_000, (3, 32, 32), 50),
-    "tiny-imagenet-32": Facts(25_000, 10_000, (3, 32, 32), 200),
-}
 
 
 class Key(NamedTuple):

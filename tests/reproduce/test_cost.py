@@ -8,6 +8,7 @@ import torch
 
 from mixmo.cli.app import main
 from mixmo.engine.estimate import Estimate
+from mixmo.models import multiply_adds, parameters
 from mixmo.recipes import Recipe, named
 from mixmo.recipes.protocols import FACTS, Facts
 from mixmo.reproduce import paper
@@ -31,6 +32,14 @@ def test_the_rates_are_those_of_the_benchmarks() -> None:
     assert size_of(named("cifar100/cut-mixmo").replace(width=4))["multiply_adds"] == pytest.approx(
         MEASURED[2][0], rel=1e-4
     )
+
+
+def test_a_backbone_has_a_cost_too() -> None:
+    recipe = named("digits/cut-mixmo").replace(model="timm/test_resnet", size=32)
+    net = recipe.network(10, (1, 32, 32))
+    assert size_of(recipe) == {"parameters": parameters(net), "multiply_adds": multiply_adds(net, (1, 32, 32))}
+    assert size_of(recipe.replace(members=1, p=0.0, seed=3))["parameters"] < size_of(recipe)["parameters"]
+    assert run_seconds(recipe, h200()) > 0
 
 
 def test_runs() -> None:

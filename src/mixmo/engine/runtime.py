@@ -31,7 +31,7 @@ class Runtime:
     """Compile the training step with torch.compile (default: on a GPU only)."""
     kernels: Literal["cudnn", "auto"] = "cudnn"
     """Kernels of the 3x3 convolutions: cudnn; or auto, which times cuDNN and the package's Triton kernels before the
-    first step and uses the faster one (experimental: not measured on a GPU yet)."""
+    first step and uses the faster one (experimental)."""
     minutes: Annotated[float | None, Range(0, 1e7, "(]")] = None
     """Time budget in minutes: the time of the first steps determines the number of epochs, and so the schedule."""
     score_every: Annotated[int, at_least(1)] = 1

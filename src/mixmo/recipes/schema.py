@@ -170,8 +170,8 @@ class Recipe:
     """Early stopping after this many epochs without a better Top1 on the validation images; 0 trains all epochs."""
 
     precision: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
-    """Precision of the computation; weights are always float32. fp16 uses loss scaling. fp8 (experimental:
-    not measured on a GPU yet) is bf16 with the 3x3 convolutions trained in fp8; it needs a GPU from Ada on."""
+    """Precision of the computation; weights are always float32. fp16 uses loss scaling. fp8
+    (experimental) is bf16 with the 3x3 convolutions trained in fp8; it needs a GPU from Ada on."""
     seed: Annotated[int, at_least(0)] = 0
     """Random seed of the initial weights and of all random draws."""
 

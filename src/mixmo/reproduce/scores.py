@@ -4,6 +4,7 @@ import fnmatch
 import functools
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from mixmo.evaluation.analysis.summary import THRESHOLDS
 from mixmo.evaluation.run_scores import score_runs
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import loss_weights
-from mixmo.models import create, multiply_adds, parameters
+from mixmo.models import multiply_adds, parameters
 from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run
@@ -110,23 +111,22 @@ def area(mask: str, kappa: float, side: int) -> float:
 
 
 def size_of(recipe: Recipe) -> dict[str, int]:
-    """Parameters and multiply-adds of a recipe's network, counted without memory for its weights."""
-    facts, parts = FACTS[recipe.dataset], (recipe.members, recipe.encoders, recipe.heads, recipe.mask == "concat")
-    return _size(recipe.architecture, facts.classes, recipe.seen(facts.size), *parts)
+    """Parameters and multiply-adds of a recipe's network; of a family counted without memory for its weights."""
+    return _size(Recipe(**{name: getattr(recipe, name) for name in NETWORK}))
+
+
+NETWORK = (  # the fields that decide it
+    *("dataset", "size", "mask", "association"),
+    *("model", "depth", "width", "stem", "head", "drop_path", "members", "encoders", "heads"),
+)
 
 
 @functools.cache
-def _size(
-    architecture: str,
-    classes: int,
-    seen: tuple[int, int, int],
-    members: int,
-    encoders: int | None,
-    heads: int | None,
-    concat: bool,
-) -> dict[str, int]:
-    with torch.device("meta"):
-        net = create(architecture, classes, members, encoders=encoders, heads=heads, concat=concat, channels=seen[0])
+def _size(recipe: Recipe) -> dict[str, int]:
+    facts = FACTS[recipe.dataset]
+    seen = recipe.seen(facts.size)
+    with nullcontext() if recipe.is_backbone else torch.device("meta"), torch.random.fork_rng(devices=[]):
+        net = recipe.network(facts.classes, seen)
     return {"parameters": parameters(net), "multiply_adds": multiply_adds(net, seen)}
 
 
