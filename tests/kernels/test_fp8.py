@@ -1,15 +1,17 @@
 """The convolution in fp8, computed by torch: quantisation, gradients, and the layer that uses it."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from mixmo.kernels import fp8, ops
 from mixmo.kernels.fp8 import Convolution, conv3x3_fp8, conv3x3_fp8_input_gradient
 from mixmo.kernels.layer import Conv3x3FP8, Kernels, set_fp8
 from mixmo.kernels.ops import CUDNN
-from mixmo.kernels.quantisation import E4M3, E5M2, quantised_gradient, quantised_weights, saturated
+from mixmo.kernels.quantisation import E4M3, E5M2, Operands, quantised_gradient, quantised_weights, saturated
 from mixmo.kernels.shapes import Shape
 
 ALL = Kernels(CUDNN, CUDNN, CUDNN)
@@ -103,6 +105,31 @@ def test_only_the_quantised_input_is_kept_for_the_backward_pass() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each):
         layer()(torch.randn(SHAPES[0].input, dtype=torch.bfloat16, requires_grad=True))
     assert [each.dtype for each in kept if each.shape == SHAPES[0].input] == [E4M3]
+
+
+def test_a_compiled_layer_copies_no_operand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operators get what they read in channels_last; any other layout costs a pass over the memory."""
+    found = []
+
+    def note(direction: str, x: Tensor) -> None:
+        found.append((direction, x.is_contiguous(memory_format=torch.channels_last)))
+
+    real_fp8, real = fp8.compute_fp8, ops.compute
+
+    def in_fp8(direction: str, kernel: str, operands: Operands, shape: Shape) -> Tensor:
+        note(direction, operands.a)
+        return real_fp8(direction, kernel, operands, shape)
+
+    def in_half(direction: str, kernel: str, x: Tensor, *rest: Any) -> Tensor:
+        note(direction, x)
+        return real(direction, kernel, x, *rest)
+
+    monkeypatch.setattr(fp8, "compute_fp8", in_fp8)
+    monkeypatch.setattr(ops, "compute", in_half)
+    net = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), layer()).to(memory_format=torch.channels_last)
+    x = torch.randn(SHAPES[0].input).to(memory_format=torch.channels_last)
+    torch.compile(net, backend="aot_eager", fullgraph=True)(x).sum().backward()
+    assert sorted(found) == [("forward", True), ("input", True), ("weight", True)]
 
 
 def test_a_compiled_layer_is_one_graph_with_the_same_gradients() -> None:

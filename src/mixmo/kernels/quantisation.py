@@ -28,8 +28,9 @@ class Operands(NamedTuple):
 
 
 def forward_operands(x: Tensor, weight: Tensor) -> Operands:
-    """Return x8 and the weights (K, C, 3, 3) with a scale for each output channel."""
-    return Operands(saturated(x, E4M3), *quantised_weights(weight))
+    """Return x8, in channels_last, and the weights (K, C, 3, 3) with a scale for each output channel."""
+    x8 = saturated(x, E4M3).contiguous(memory_format=torch.channels_last)
+    return Operands(x8, *quantised_weights(weight))
 
 
 def input_operands(dy: Tensor, weight: Tensor, maximum: Tensor) -> Operands:
