@@ -25,6 +25,7 @@ def test_a_benchmark_has_every_row(digits: Dataset) -> None:
         assert row.images_per_second * row.milliseconds / 1000 == pytest.approx(images)
         assert row.share_of_peak == pytest.approx(row.tflops / result.peak_tflops)
         assert row.share_of_peak > 0
+        assert row.share_of_fp8_peak is None
         assert row.spread >= 0
 
 

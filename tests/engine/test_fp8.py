@@ -41,6 +41,18 @@ def test_fp8_is_rejected_before_anything_starts(tmp_path: Path, capsys: pytest.C
     assert "needs Triton and an NVIDIA GPU" in capsys.readouterr().err
 
 
+def test_a_benchmark_compares_with_the_limits_of_bf16_and_fp8(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mixmo.engine.benchmark.check_precision", lambda *_: None)
+    options = "--width 1 --batch-size 8 --precision fp8 --seconds 0.001 --repeats 1 --device cpu --json"
+    assert main(["bench", "digits/vanilla", *options.split()]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["fp8_peak_tflops"] != result["peak_tflops"]
+    for row in result["rows"]:
+        assert row["share_of_fp8_peak"] == pytest.approx(row["tflops"] / result["fp8_peak_tflops"])
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_scales_by_the_maxima_of_the_step_before(parts: int) -> None:
     """Of several parts, by the largest one; and the loss is near that of bf16."""

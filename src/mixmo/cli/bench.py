@@ -64,7 +64,9 @@ def show(result: Result) -> None:
     """Print the results as a table."""
     console = Output(80)
     title = f"{result.architecture}, batch size {result.batch_size}, {result.precision}, {result.mode} step"
-    columns = ("network", "measurement", "images/s", "spread %", "ms", "TFLOP/s", "peak %", "GiB", "compile s")
+    columns = ["network", "measurement", "images/s", "spread %", "ms", "TFLOP/s", "peak %", "GiB", "compile s"]
+    if result.fp8_peak_tflops is not None:
+        columns.insert(7, "fp8 peak %")
     table = grid(*columns, words=2, title=title)
     for row in result.rows:
         table.add_row(
@@ -75,6 +77,7 @@ def show(result: Result) -> None:
             f"{row.milliseconds:.3g}" if row.milliseconds < 100 else f"{row.milliseconds:,.0f}",
             f"{row.tflops:.3g}",
             f"{100 * row.share_of_peak:.1f}",
+            *([] if row.share_of_fp8_peak is None else [f"{100 * row.share_of_fp8_peak:.1f}"]),
             "" if row.memory_gib is None else f"{row.memory_gib:.2f}",
             "" if row.compile_seconds is None else f"{row.compile_seconds:.1f}",
         )
@@ -82,7 +85,8 @@ def show(result: Result) -> None:
     if result.convolutions:
         print_table(convolutions(result))
     console.print("spread: (slowest - fastest) / median; ms: per step, or per test set")
-    console.print(f"peak: {result.peak_tflops:.3g} TFLOP/s, the largest matrix product; GiB: device memory")
+    fp8 = "" if result.fp8_peak_tflops is None else f" in bf16, {result.fp8_peak_tflops:.3g} in fp8"
+    console.print(f"peak: {result.peak_tflops:.3g} TFLOP/s{fp8}, a large matrix product; GiB: device memory")
     console.print(f"{result.device}, torch {result.torch}")
 
 

@@ -22,6 +22,7 @@ from mixmo.engine.preflight import check_fit, check_precision
 from mixmo.engine.step import Graph
 from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.inference.predict import predict_split
+from mixmo.kernels.quantisation import E4M3
 from mixmo.models import multiply_adds
 from mixmo.recipes import METHODS, Recipe
 from mixmo.recipes.protocols import FACTS
@@ -41,7 +42,8 @@ class Row:
     spread: float  # (slowest - fastest) / median of the repeats
     milliseconds: float  # per step, or per pass over the test set
     tflops: float  # 10^12 FLOP/s: two per multiply-add; training counts as three forward passes
-    share_of_peak: float  # of the measured rate of a large matrix product in the same precision
+    share_of_peak: float  # of the measured rate of a large matrix product in the same precision; in bf16 for fp8
+    share_of_fp8_peak: float | None  # of that of one in fp8, for a recipe in fp8
     memory_gib: float | None  # peak allocation on the device
     compile_seconds: float | None  # of the first steps, beyond what later steps take
 
@@ -57,6 +59,7 @@ class Result:
     peak_tflops: float
     rows: tuple[Row, ...]
     convolutions: tuple[Convolutions, ...] = ()  # of the last network, if their kernels were chosen
+    fp8_peak_tflops: float | None = None  # for a recipe in fp8
 
 
 def benchmark(
@@ -74,6 +77,7 @@ def benchmark(
     compiled = on_gpu if compiled is None else compiled
     dataset = synthetic(recipe.dataset, device)
     peak = matmul_peak(device, recipe.precision)
+    fp8_peak = matmul_peak_fp8(device) if recipe.precision == "fp8" else None
     single = vanilla(recipe)
     recipes = {"vanilla": single} if recipe == single else {"vanilla": single, f"M={recipe.members}": recipe}
     result = Result(
@@ -85,13 +89,14 @@ def benchmark(
         "eager",
         peak,
         (),
+        fp8_peak_tflops=fp8_peak,
     )
     with Work("measuring", sum(3 + (chosen == single) + foldable(chosen) for chosen in recipes.values())) as work:
         for name, chosen in recipes.items():
             check_fit(chosen, dataset)
             timer = StepTimer(chosen, dataset, device, compiled, kernels)
             operations = 2 * multiply_adds(timer.net, recipe.seen(dataset.size))
-            for row in timer_rows(timer, Meter(name, operations, peak, device, seconds, repeats, work)):
+            for row in timer_rows(timer, Meter(name, operations, peak, fp8_peak, device, seconds, repeats, work)):
                 measured = tuple(timer.convolutions)
                 result = replace(result, mode=timer.step.mode, rows=(*result.rows, row), convolutions=measured)
                 yield result
@@ -121,6 +126,7 @@ class Meter(NamedTuple):
     network: str
     operations: int
     peak: float
+    fp8_peak: float | None
     device: torch.device
     seconds: float
     repeats: int
@@ -153,6 +159,7 @@ class Meter(NamedTuple):
             milliseconds=1000 * timing.seconds,
             tflops=tflops,
             share_of_peak=tflops / self.peak,
+            share_of_fp8_peak=None if self.fp8_peak is None else tflops / self.fp8_peak,
             memory_gib=torch.cuda.max_memory_allocated(self.device) / 2**30 if memory else None,
             compile_seconds=None if first is None else max(0.0, first - (Graph.WARMUP + 1) * timing.seconds),
         )
@@ -215,14 +222,28 @@ def synthetic(name: str, device: torch.device) -> Dataset:
 
 def matmul_peak(device: torch.device, precision: str) -> float:
     """Measure the 10^12 FLOP/s of a large matrix product in the precision of the convolutions; bf16 for fp8."""
-    size = 8192 if device.type == "cuda" else 1024
-    a, b = (torch.randn(size, size, device=device) for _ in range(2))
-    if precision in HALF:
-        a, b = a.to(HALF[precision]), b.to(HALF[precision])
+    a, b = torch.randn(2, *matmul_size(device), device=device).to(HALF.get(precision, torch.float32))
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     try:
-        timing = timed(lambda: a @ b, device, 0.1, repeats=5)
+        return matmul_tflops(lambda: a @ b, device)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-    return 2.0 * size * size * size / timing.seconds / 1e12
+
+
+def matmul_peak_fp8(device: torch.device) -> float:
+    """Measure the same of operands in e4m3, whose product is bfloat16."""
+    a, b = torch.randn(2, *matmul_size(device), device=device).to(E4M3)
+    scale, kind = torch.ones((), device=device), F.ScalingType.TensorWise
+    return matmul_tflops(
+        lambda: F.scaled_mm(a, b.T, scale, kind, scale, kind, output_dtype=torch.bfloat16, use_fast_accum=True), device
+    )
+
+
+def matmul_size(device: torch.device) -> tuple[int, int]:
+    return (8192, 8192) if device.type == "cuda" else (1024, 1024)
+
+
+def matmul_tflops(product: Callable[[], object], device: torch.device) -> float:
+    side, _ = matmul_size(device)
+    return 2.0 * side**3 / timed(product, device, 0.1, repeats=5).seconds / 1e12
