@@ -1,18 +1,23 @@
 """Data sets and a ViT for measuring transfer: `mixmo train ... --plugin benchmarks/transfer.py`.
 
     cifar100-first          classes 0-49 of CIFAR-100, all 500 training images each
-    cifar100-first-100      the same classes, the first 100 training images each
     cifar100-rest-100       classes 50-99, the first 100 training images each
     cifar100-rest-20        classes 50-99, the first 20 training images each
-    tiny-imagenet-32        Tiny ImageNet, the first 125 training images of each class, resized to 32x32
+    tiny-imagenet-32        Tiny ImageNet, the first 125 training and 10 test images of each class, resized to 32x32
 
-The test images are those of the same classes. The model `vit` is a small vision transformer for images of 32x32:
-patches of 4x4, `width` heads of 64 channels, `depth` blocks, mean pooling.
+The test images are those of the same classes. `python benchmarks/transfer.py --data DATA` writes the last one as
+45 MB of sheets, DATA/tiny-imagenet-32, which are read instead of Tiny ImageNet where they are.
+
+The model `vit` is a small vision transformer for images of 32x32: patches of 4x4, `width` heads of 64 channels, `depth`
+blocks, mean pooling.
 """
 
+import argparse
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from mixmo.augment.basic import to_shape
@@ -24,6 +29,8 @@ from mixmo.data.types import Dataset, Split
 from mixmo.models import FAMILIES, Parts
 
 PATCH, HEAD, POSITIONS = 4, 64, 64
+TRAIN_EACH, TEST_EACH = 125, 10  # images per class of tiny-imagenet-32
+ROWS, COLUMNS, SIDE = 40, 50, 32  # of a sheet, in images, and the side of an image
 
 
 def some_classes(dataset: Dataset, name: str, first: int, last: int, each: int | None = None) -> Dataset:
@@ -43,12 +50,6 @@ def cifar100_first(root: Path) -> Dataset:
     return some_classes(cifar100(root), "cifar100-first", 0, 50)
 
 
-@DATASETS.add("cifar100-first-100")
-def cifar100_first_100(root: Path) -> Dataset:
-    """CIFAR-100, classes 0-49, 100 training images each."""
-    return some_classes(cifar100(root), "cifar100-first-100", 0, 50, 100)
-
-
 @DATASETS.add("cifar100-rest-100")
 def cifar100_rest_100(root: Path) -> Dataset:
     """CIFAR-100, classes 50-99, 100 training images each."""
@@ -64,15 +65,44 @@ def cifar100_rest_20(root: Path) -> Dataset:
 @DATASETS.add("tiny-imagenet-32")
 def tiny_imagenet_32(root: Path) -> Dataset:
     """Tiny ImageNet, resized to 32x32, 125 training images each."""
+    sheets = root / "tiny-imagenet-32"
+    if sheets.is_dir():
+        return read_sheets(sheets)
     dataset = tiny_imagenet(root)
 
-    def small(split: Split) -> Split:
+    def small(split: Split, each: int) -> Split:
         assert isinstance(split.images, Files)
         whole = split.images.decoded()
-        return Split(torch.cat([to_shape(part, 3, 32, 32) for part in whole.resident.split(1000)]), whole.labels)
+        rows = torch.cat([(whole.labels == label).nonzero()[:each, 0] for label in range(len(dataset.classes))])
+        return Split(to_shape(whole.resident[rows], 3, SIDE, SIDE), whole.labels[rows])
 
-    resized = dataset._replace(train=small(dataset.train), test=small(dataset.test))
-    return some_classes(resized, "tiny-imagenet-32", 0, 200, 125)
+    train, test = small(dataset.train, TRAIN_EACH), small(dataset.test, TEST_EACH)
+    return dataset._replace(name="tiny-imagenet-32", train=train, test=test)
+
+
+def write_sheets(dataset: Dataset, folder: Path) -> None:
+    """Write the images, class after class, as lossless WebP files of 2,000, and the names of the classes."""
+    folder.mkdir()
+    (folder / "classes.txt").write_text("\n".join(dataset.classes))
+    for name, split in (("train", dataset.train), ("test", dataset.test)):
+        for i, part in enumerate(split.resident.split(ROWS * COLUMNS)):
+            pixels = torch.zeros(ROWS * COLUMNS, SIDE, SIDE, 3, dtype=torch.uint8)
+            pixels[: len(part)] = part
+            sheet = pixels.unflatten(0, (ROWS, COLUMNS)).transpose(1, 2).reshape(ROWS * SIDE, COLUMNS * SIDE, 3)
+            Image.fromarray(sheet.numpy()).save(folder / f"{name}-{i:02}.webp", lossless=True)
+
+
+def read_sheets(folder: Path) -> Dataset:
+    classes = tuple((folder / "classes.txt").read_text().splitlines())
+
+    def read(name: str, each: int) -> Split:
+        sheets = [torch.from_numpy(np.array(Image.open(path))) for path in sorted(folder.glob(f"{name}-*.webp"))]
+        images = [x.view(ROWS, SIDE, COLUMNS, SIDE, 3).transpose(1, 2).flatten(0, 1) for x in sheets]
+        labels = torch.arange(len(classes)).repeat_interleave(each)
+        return Split(torch.cat(images)[: len(labels)].contiguous(), labels)
+
+    half = (0.5, 0.5, 0.5)
+    return Dataset("tiny-imagenet-32", read("train", TRAIN_EACH), read("test", TEST_EACH), classes, half, half)
 
 
 class Core(nn.Module):
@@ -126,3 +156,10 @@ def vit(depth: int, width: int) -> Parts:
 
 
 FAMILIES["vit"] = vit
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    root = parser.parse_args().data
+    write_sheets(tiny_imagenet_32(root), root / "tiny-imagenet-32")

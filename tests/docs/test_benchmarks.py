@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from mixmo.data.catalog import DATASETS
+from mixmo.data.types import Dataset, Split
 from mixmo.reproduce.store import Store
 from mixmo.runs.directory import Run
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = ["--models", "wrn10_1", "--formats", "pt2", "--batches", "1", "--loads", "2", "--pairs", "1"]
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a benchmark registers is gone after the test."""
+    monkeypatch.setattr(DATASETS, "_things", dict(DATASETS._things))
 
 
 def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch, main: bool = True) -> None:
@@ -58,3 +66,22 @@ def test_transfer_trains_what_others_start_from_first(tmp_path: Path, monkeypatc
     assert {recipe.start for recipe in (*alone, *taught)} == folders[0]
     assert {recipe.teacher for recipe in taught} < folders[1]
     assert {recipe.teacher for recipe in (*first, *alone)} == {None}
+
+
+def test_transfer_sheets_hold_the_same_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    names = runpy.run_path(str(FOLDER / "transfer.py"))
+    random = torch.Generator().manual_seed(0)
+
+    def split(each: int) -> Split:
+        images = torch.randint(256, (2 * each, 32, 32, 3), generator=random, dtype=torch.uint8)
+        return Split(images, torch.arange(2).repeat_interleave(each))
+
+    half = (0.5, 0.5, 0.5)
+    dataset = Dataset("", split(names["TRAIN_EACH"]), split(names["TEST_EACH"]), ("cat", "dog"), half, half)
+    names["write_sheets"](dataset, tmp_path / "tiny-imagenet-32")
+    found = names["tiny_imagenet_32"](tmp_path)
+    assert found.classes == dataset.classes
+    for mine, theirs in ((found.train, dataset.train), (found.test, dataset.test)):
+        assert torch.equal(mine.resident, theirs.resident)
+        assert torch.equal(mine.labels, theirs.labels)
