@@ -14,8 +14,7 @@ from mixmo.engine import Runtime, train
 from mixmo.engine.batch import Batches, Now
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import LossScaler, blocks, layer_depths, make_optimizer, parameter_groups
-from mixmo.engine.step import Step, class_weights, taught
-from mixmo.mixing.types import Mix
+from mixmo.engine.step import Step, class_weights
 from mixmo.recipes import Recipe, named
 from mixmo.storage.weights import load_tensors
 from mixmo.surgery.backbones import wrap_backbone
@@ -237,16 +236,6 @@ def test_class_weights_are_inverse_to_frequency(digits: Dataset) -> None:
     weights = class_weights(Batches(TINY, uneven, uneven.train))
     assert weights[0] / weights[9] == pytest.approx(10)
     assert weights[uneven.train.labels].mean().item() == pytest.approx(1)
-
-
-def test_a_teacher_softens_the_targets() -> None:
-    teacher = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
-    images = torch.randn(2, 5, 3, 2, 2)
-    mix = Mix(images, torch.ones(2, 5, 1, 1, 1) / 2, torch.randint(3, (2, 5)), torch.ones(2, 5))
-    targets = taught(mix, teacher, 0.25)
-    own = torch.nn.functional.one_hot(mix.targets, 3).float()
-    expected = 0.75 * own + 0.25 * torch.stack([teacher(x) for x in images]).softmax(-1)
-    torch.testing.assert_close(targets, expected)
 
 
 @pytest.mark.parametrize("field", ["head_lr", "layer_decay", "clip_grad", "grad_accum_steps"])

@@ -45,18 +45,6 @@ def load_start(net: Ensemble, recipe: Recipe, dataset: Dataset) -> None:
     net.about = given.about
 
 
-def load_teacher(recipe: Recipe, dataset: Dataset) -> Ensemble | None:
-    """Return the teacher network; classes, normalisation and image size must be those of the training."""
-    if recipe.teacher is None:
-        return None
-    teacher, same = load(recipe.teacher), (dataset.classes, dataset.mean, dataset.std, recipe.seen(dataset.size))
-    about = teacher.about
-    if about is None or (about.classes, about.mean, about.std, about.size) != same:
-        reason = f"teacher = {recipe.teacher} has other classes, normalisation or image size than this training"
-        raise UserError(f"{reason}; give one that was trained on {dataset.name} from the same start")
-    return teacher.requires_grad_(False).eval()
-
-
 def start_normalisation(recipe: Recipe, dataset: Dataset, source: Ensemble | Run) -> Dataset:
     """Return the data set with the normalisation of the network to start from, in its metadata or in dataset.json."""
     if not (recipe.start or recipe.weights or recipe.pretrained):

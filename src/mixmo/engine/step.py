@@ -16,6 +16,7 @@ from mixmo.engine.batch import Batches, Draws, Now
 from mixmo.engine.maxima import Maxima
 from mixmo.engine.nonfinite import Skip
 from mixmo.engine.optimizer import LossScaler
+from mixmo.engine.teacher import taught
 from mixmo.mixing.loss import loss
 from mixmo.mixing.types import Mix
 from mixmo.models import Ensemble, Network
@@ -222,17 +223,6 @@ def class_weights(batches: Batches) -> Tensor:
     labels = batches.split.labels
     count_K = labels.bincount(minlength=len(batches.dataset.classes))
     return len(labels) / (len(count_K) * count_K.clamp_min(1)).float()
-
-
-def taught(mix: Mix, teacher: nn.Module, weight: float) -> Tensor:
-    """Return soft targets (M, N, K): the labels, and a share `weight` of what the teacher predicts for each input."""
-    with torch.no_grad():
-        logits_RK = teacher(mix.images.flatten(0, 1)).float()
-    predicted = logits_RK.softmax(-1).unflatten(0, mix.images.shape[:2])
-    targets = mix.targets
-    if targets.dim() == 2:
-        targets = torch.nn.functional.one_hot(targets, predicted.shape[-1]).float()
-    return torch.lerp(targets, predicted, weight)
 
 
 def accuracy(logits: Tensor, mix: Mix) -> Tensor:

@@ -26,7 +26,7 @@ from mixmo.engine.divergence import (
     nonfinite_record,
     steps_before,
 )
-from mixmo.engine.initialization import fresh_network, load_teacher, start_normalisation
+from mixmo.engine.initialization import fresh_network, start_normalisation
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import average_statistics, synchronise
 from mixmo.engine.optimizer import make_optimizer
@@ -37,6 +37,7 @@ from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import Scored, Scorer
 from mixmo.engine.source import Plan, each_step, hold_out, plan
 from mixmo.engine.step import Step, parts_of
+from mixmo.engine.teacher import load_teacher
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.checkpoint import Checkpoints, State

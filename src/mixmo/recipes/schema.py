@@ -65,7 +65,7 @@ class Recipe:
     diversity: Annotated[float, PROBABILITY] = 0.5
     """Initial diversity of members that start from one pretrained network: 0 (identical) to 1 (disjoint channels)."""
     teacher: str | None = None
-    """Teacher for distillation: a trained network, given in the same way as `start`. By default none."""
+    """Teacher for distillation, given in the same way as `start`; a run of several networks is one. By default none."""
     teacher_weight: Annotated[float, PROBABILITY] = 0.5
     """With a teacher: weight of its predictions in the targets."""
 
