@@ -24,6 +24,15 @@ ROOT = Path(__file__).resolve().parents[1]
 GRACE = 1.0  # minutes that trainings get to write their checkpoints, at the end
 SHARDS = 6  # processes of the golden losses
 WRN = "wrn28-10:256 wrn28-10:256:auto wrn28-10:256:fp8 wrn28-10:64 wrn28-10:64:auto wrn28-10:64:fp8"
+TRANSFER = (  # what the table lacks, the most promising first
+    "half repeated, averaged weights, two teachers",
+    "half repeated, averaged weights, teacher",
+    "half repeated, averaged weights",
+    "half repeated",
+    "plain, averaged weights",
+    "plain, 200 epochs, two teachers",
+    "plain",
+)
 BENCH = "-m mixmo bench cifar100/cut-mixmo --batch-size 256"
 
 
@@ -38,6 +47,7 @@ def jobs() -> dict[str, Job]:
     names = list(runpy.run_path(str(ROOT / "tests/golden/test_golden.py"))["RECIPES"])
     golden = [f"tests/golden/test_golden.py --device cuda {shlex.join(names[i::SHARDS])}" for i in range(SHARDS)]
     trainings = "--data {data} --minutes-left {minutes} --jobs"
+    transfer = f"benchmarks/transfer_table.py --known results/transfer.json {trainings} 6 --rows {shlex.join(TRANSFER)}"
     return {
         "golden": Job(tuple(golden), 2),
         "convolutions-check": Job(("benchmarks/convolutions.py --check --seconds 60",), 2),
@@ -47,7 +57,8 @@ def jobs() -> dict[str, Job]:
         "timm": Job(("benchmarks/steps.py resnet50 convnext_tiny vit_small_patch16_224",), 3),
         "bench-bf16": Job((f"{BENCH} --precision bf16 --kernels auto",), 2),
         "bench-fp8": Job((f"{BENCH} --precision fp8",), 2),
-        "transfer": Job((f"benchmarks/transfer_table.py --out {{out}}/transfer {trainings} 6",)),
+        "transfer-wrn": Job((f"{transfer} --out {{out}}/transfer --sources cifar100 --networks wrn28-4",)),
+        "transfer": Job((f"{transfer} --out {{out}}/transfer --networks vit12-3 wrn28-4",)),
         "queue": Job((f"-m mixmo reproduce --queue results/queue.yaml --out {{out}}/queue {trainings} 3",)),
     }
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mixmo.engine import Runtime
+from mixmo.evaluation.run_scores import score_runs
 from mixmo.recipes import Recipe
 from mixmo.recipes.protocols import FACTS, Facts
 from mixmo.reproduce.execute import run_by_workers
@@ -27,30 +28,37 @@ def train_all(
     """Train the runs that are missing, for so many minutes; a stage needs the ones before it."""
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     for recipes in stages:
-        lacking = [recipe for recipe in recipes if store.find(recipe) is None]
+        lacking = [recipe for recipe in recipes if finished(store, recipe) is None]
         left = None if deadline is None else max(0.0, (deadline - time.monotonic()) / 60)
         failed = run_by_workers(lacking, store, Processes(runtime), jobs, left) if lacking else {}
         if failed:
             raise UserError(f"{len(failed)} runs failed; the first: {next(iter(failed.values()))}")
-        if any(store.find(recipe) is None for recipe in lacking):
+        if any(finished(store, recipe) is None for recipe in lacking):
             return  # the time is over
 
 
+def finished(store: Store, recipe: Recipe) -> Run | None:
+    """Return the run of a recipe, also one of several networks, if it is finished."""
+    run = Run(store.folder(recipe), recipe)
+    return run if run.is_finished() else None
+
+
 def record(run: Run) -> dict[str, Any]:
-    """Return what to keep of a run: its recipe, environment, last scores and the curve."""
-    usual, scores = Recipe().to_dict(), run.read_scores()
+    """Return what to keep of a run: its recipe, environment, scores, and the curve of its last network."""
+    usual, networks, scores = Recipe().to_dict(), run.open_networks(), score_runs([run]).to_dict()
     curve = {
         line["epoch"]: {
             split: {name: round(line[split]["ensemble"][name], 5) for name in ("top1", "nllc", "ece")}
             for split in ("validation", "test")
             if split in line
         }
-        for line in run.read_metrics()
+        for line in networks[-1].read_metrics()
     }
+    environment = networks[-1].read_environment()
     return {
         "recipe": {name: value for name, value in run.recipe.to_dict().items() if value != usual[name]},
-        "environment": {name: run.read_environment()[name] for name in ("torch", "device_name", "commit")},
+        "environment": {name: environment[name] for name in ("torch", "device_name", "commit")},
         "scores": {which: scores[which] for which in ("last", "best") if which in scores},
-        "seconds": round(scores["seconds"], 1),
+        "seconds": round(sum(network.read_scores()["seconds"] for network in networks), 1),
         "curve": curve,
     }

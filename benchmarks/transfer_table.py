@@ -5,18 +5,19 @@
 
 Networks are trained with CutMix on classes 0-49 of CIFAR-100, or on Tiny ImageNet at 32x32, then fine-tuned on 100
 images for each of classes 50-99 of CIFAR-100 (benchmarks/transfer.py). Several runs share the GPU. The same command
-continues what was interrupted, and writes OUT/table.md and OUT/transfer.json from the runs that are there. `--smoke`
-runs all of it on the embedded digits with tiny networks, in minutes on a CPU: it says nothing about the methods.
+continues what was interrupted, prints the table, and writes OUT/transfer.json, both from the runs that are there.
+`--smoke` runs all of it on the embedded digits with tiny networks, in minutes on a CPU: it says nothing about the
+methods.
 """
 
 import argparse
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transfer_runs import record, train_all
+from transfer_runs import finished, record, train_all
 
 from mixmo.engine import Runtime
 from mixmo.recipes import METHODS, Recipe
@@ -61,6 +62,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "half repeated": HALF,
     "half repeated, averaged weights": {**HALF, "average": 5.0},
     "half repeated, averaged weights, teacher": {**HALF, "average": 5.0, "teacher": "plain"},
+    "two networks": {"method": "cutmix", "epochs": 100, "networks": 2},
+    "plain, 200 epochs, two teachers": {"method": "cutmix", "epochs": 200, "teacher": "two networks"},
+    "half repeated, averaged weights, two teachers": {**HALF, "average": 5.0, "teacher": "two networks"},
 }
 SMOKE = {"dataset": "digits", "epochs": 1, "depth": 10, "width": 1, "size": 32, "precision": "fp32", "warmup": 0.0}
 SCORES = {"top1": (100, 1), "nllc": (1, 3), "ece": (1, 3)}  # factor and digits
@@ -72,6 +76,9 @@ class Key(NamedTuple):
     network: str
     source: str
     row: str
+
+
+RUN = (*Key._fields, "seed")
 
 
 def made(method: str, **changes: Any) -> Recipe:
@@ -100,42 +107,37 @@ class Plan:
             fields["teacher"] = str(self.store.folder(self.tuning(key._replace(row=fields["teacher"]), seed)))
         return made(method, **{**fields, **self.smoke})
 
-    def stages(self, keys: Iterable[Key], seeds: int) -> list[list[Recipe]]:
-        """Return the runs in three parts, each of which needs the ones before it."""
-        keys = list(keys)
-        first = [self.pretraining(key.network, key.source) for key in keys]
-        tuned = [self.tuning(key, seed) for seed in range(seeds) for key in keys]
-        plain = [self.tuning(key._replace(row="plain"), r.seed) for key in keys for r in tuned if r.teacher]
-        alone = [recipe for recipe in (*plain, *tuned) if not recipe.teacher]
+    def stages(self, wanted: Sequence[tuple[Key, int]]) -> list[list[Recipe]]:
+        """Return the runs of some rows and seeds in three parts, each of which needs the ones before it."""
+        first = [self.pretraining(key.network, key.source) for key, _ in wanted]
+        tuned = [self.tuning(key, seed) for key, seed in wanted]
+        teachers = [(key._replace(row=ROWS[key.row].get("teacher", "")), seed) for key, seed in wanted]
+        alone = [self.tuning(key, seed) for key, seed in teachers if key.row]
+        alone += [recipe for recipe in tuned if not recipe.teacher]
         taught = [recipe for recipe in tuned if recipe.teacher]
         return [list(dict.fromkeys(part)) for part in (first, alone, taught)]
 
 
-def table(plan: Plan, keys: Iterable[Key], seeds: int) -> str:
-    """Return mean and standard deviation over the seeds that are there, as Markdown."""
+def table(runs: Iterable[dict[str, Any]]) -> str:
+    """Return mean and standard deviation over seeds, as Markdown."""
     lines = ["| network | pretrained on | fine-tuning | Top1 % | NLLc | ECE | seeds |", "|---|---|---|---|---|---|---|"]
-    for key in keys:
-        runs = [run for seed in range(seeds) if (run := plan.store.find(plan.tuning(key, seed)))]
-        scores = [run.read_scores()["last"]["ensemble"] for run in runs]
+    rows: dict[Key, list[dict[str, float]]] = {}
+    for run in runs:
+        key = Key(run["network"], run["source"], run["row"])
+        rows.setdefault(key, []).append(run["scores"]["last"]["ensemble"])
+    for key, scores in rows.items():
         cells = [cell([score[name] * factor for score in scores], digits) for name, (factor, digits) in SCORES.items()]
-        lines.append(f"| {' | '.join((*key, *cells, str(len(runs))))} |")
+        lines.append(f"| {' | '.join((*key, *cells, str(len(scores))))} |")
     return "\n".join(lines) + "\n"
 
 
 def cell(values: list[float], digits: int) -> str:
-    if not values:
-        return ""
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
-def records(plan: Plan, keys: Iterable[Key], seeds: int) -> list[dict[str, Any]]:
-    """Return what to keep of each run that is there; of the pretrained networks first."""
-    keys = list(keys)
-    first = {(key.network, key.source): plan.pretraining(key.network, key.source) for key in keys}
-    named = [({"network": n, "source": s, "row": "pretraining", "seed": 0}, r) for (n, s), r in first.items()]
-    named += [({**key._asdict(), "seed": seed}, plan.tuning(key, seed)) for key in keys for seed in range(seeds)]
-    return [{**name, **record(run)} for name, recipe in named if (run := plan.store.find(recipe))]
+def read(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    return {tuple(str(one[name]) for name in RUN): one for one in json.loads(path.read_text())}
 
 
 def main() -> None:
@@ -145,20 +147,28 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--sources", nargs="+", choices=PRETRAINED, default=list(PRETRAINED))
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--known", type=Path, help="a transfer.json: its runs are kept and not repeated")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
     parser.add_argument("--minutes-left", type=float, help="stop after so many minutes, every run with a checkpoint")
     parser.add_argument("--smoke", action="store_true", help="everything on the digits, with tiny networks")
     given = parser.parse_args()
-    out = given.out
-    plan = Plan(Store(out), given.smoke)
+    plan = Plan(Store(given.out), given.smoke)
     keys = [Key(n, s, row) for n in given.networks for s in given.sources for row in given.rows]
+    known = read(given.known) if given.known else {}
+    wanted = [(key, seed) for seed in range(given.seeds) for key in keys if (*key, str(seed)) not in known]
     runtime = Runtime(data=given.data, quiet=True, score_every=5)
-    train_all(plan.stages(keys, given.seeds), plan.store, runtime, given.jobs, given.minutes_left)
-    text = table(plan, keys, given.seeds)
-    (out / "table.md").write_text(text)
-    (out / "transfer.json").write_text(json.dumps(records(plan, keys, given.seeds), indent=1))
-    print(text)
+    train_all(plan.stages(wanted), plan.store, runtime, given.jobs, given.minutes_left)
+    recipes = {(*key._replace(row="pretraining"), "0"): plan.pretraining(key.network, key.source) for key in keys}
+    recipes |= {(*key, str(seed)): plan.tuning(key, seed) for key in keys for seed in range(given.seeds)}
+    found = {
+        name: {**dict(zip(RUN, name, strict=True)), **record(run)}
+        for name, recipe in recipes.items()
+        if (run := finished(plan.store, recipe))
+    }
+    runs = (known | found).values()
+    (given.out / "transfer.json").write_text(json.dumps(list(runs), indent=1))
+    print(table(runs))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_transfer_trains_what_others_start_from_first(tmp_path: Path, monkeypatc
     names = runpy.run_path(str(FOLDER / "transfer_table.py"))
     store = Store(tmp_path)
     keys = [names["Key"]("wrn28-4", source, row) for source in names["PRETRAINED"] for row in names["ROWS"]]
-    first, alone, taught = names["Plan"](store, smoke=False).stages(keys, seeds=3)
+    first, alone, taught = names["Plan"](store, smoke=False).stages([(key, seed) for key in keys for seed in range(3)])
     assert (len(first), len(alone) + len(taught)) == (2, 3 * len(keys))
     folders = [{str(store.folder(recipe)) for recipe in part} for part in (first, alone)]
     assert {recipe.start for recipe in (*alone, *taught)} == folders[0]

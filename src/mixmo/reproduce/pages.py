@@ -198,11 +198,11 @@ def transfer_table(results: Path, words: Sequence[str]) -> Lines:
         seeds = [run for run in runs if run["row"] == row]
         recipe = seeds[0]["recipe"]
         plain = recipe.get("members") == 1
-        changed = {name: value for name, value in recipe.items() if name in (IDEAS[:2] if plain else IDEAS)}
+        changed = {name: value for name, value in recipe.items() if name in (IDEAS[:3] if plain else IDEAS)}
         options = [
             f"--{name.replace('_', '-')} {'RUN' if name == 'teacher' else value}" for name, value in changed.items()
         ]
-        images = 5000 * recipe["epochs"] * recipe.get("repetition", 2)
+        images = 5000 * recipe["epochs"] * recipe.get("repetition", 2) * recipe.get("networks", 1)
         ensembles = [run["scores"]["last"]["ensemble"] for run in seeds]
         scores = [spread([each[name] for each in ensembles], *shown) for name, shown in TRANSFER.items()]
         lines.append(
@@ -211,7 +211,7 @@ def transfer_table(results: Path, words: Sequence[str]) -> Lines:
     return lines
 
 
-IDEAS = ("average", "teacher", "unmix", "curriculum", "rho", "diversity", "p", "head_lr", "pixel")
+IDEAS = ("average", "teacher", "networks", "unmix", "curriculum", "rho", "diversity", "p", "head_lr", "pixel")
 TRANSFER = {"top1": (1, 100), "nllc": (3, 1), "ece": (3, 1)}
 
 
