@@ -17,7 +17,8 @@
 PYTHON ?= python3
 SEED ?= 0
 BIN := .venv/bin
-PAGES := README.md results/README.md docs/results/index.md docs/results/uncertainty.md docs/guides/reproduce.md
+PAGES := README.md results/README.md docs/results/index.md docs/results/uncertainty.md docs/results/fine-tuning.md \
+  docs/guides/reproduce.md
 QUICK := mixing metrics calibration augment inference recipes models utils
 TOOLS := uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0
 CUDA := cuda-bindings cuda-toolkit nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvshmem-cu13
