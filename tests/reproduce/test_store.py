@@ -66,7 +66,7 @@ def test_a_run_is_called_by_its_method_whatever_its_size(method: str) -> None:
     assert run_name(recipe).startswith(f"cifar100-{method}-w10-b{recipe.repetition}-s0-")
     sized = recipe.replace(width=4, seed=2, epochs=20, batch_size=640, precision="bf16")
     assert run_name(sized).startswith(f"cifar100-{method}-w4-b{recipe.repetition}-s2-")
-    assert run_name(recipe.replace(dataset="folder:x")).startswith("other-run-")
+    assert run_name(recipe.replace(dataset="folder:x")).startswith(f"x-{method}-w10-")
 
 
 def test_an_ensemble_has_a_name_whatever_the_order_of_its_runs(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from mixmo.recipes import PROTOCOLS, named
+from mixmo.recipes import named
 from mixmo.recipes.schema import Recipe
-from mixmo.reproduce.store import nearest_method
+from mixmo.reproduce.store import nearest_recipe, protocol_of
 
 
 def method(recipe: Recipe) -> tuple[str, dict[str, object]]:
@@ -13,13 +13,11 @@ def method(recipe: Recipe) -> tuple[str, dict[str, object]]:
     >>> method(named("cifar100/cut-mixmo").replace(width=4))
     ('cifar100/cut-mixmo', {'width': 4})
     """
-    dataset = next((name for name, p in PROTOCOLS.items() if p.changes["dataset"] == recipe.dataset), None)
-    if dataset is None:  # a folder of images: no protocol
-        name = f"cifar100/{nearest_method(recipe.replace(dataset='cifar100', val=0.0), 'cifar100')}"
-        base = named(name)
-        return f"{recipe.dataset}, {name.partition('/')[2]}", _changes(recipe, base, without=("dataset",))
-    name = f"{dataset}/{nearest_method(recipe, dataset)}"
-    return name, _changes(recipe, named(name))
+    protocol, nearest = nearest_recipe(recipe)
+    name = f"{protocol}/{nearest}"
+    if protocol_of(recipe):
+        return name, _changes(recipe, named(name))
+    return f"{recipe.dataset}, {nearest}", _changes(recipe, named(name), without=("dataset",))
 
 
 def _changes(recipe: Recipe, base: Recipe, without: tuple[str, ...] = ()) -> dict[str, object]:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mixmo.recipes import METHODS, PROTOCOLS
+from mixmo.recipes import METHODS
 from mixmo.recipes.schema import FIELDS, Recipe
 from mixmo.reproduce import paper
 from mixmo.reproduce.report import raw_figures
-from mixmo.reproduce.store import nearest_method
+from mixmo.reproduce.store import nearest_recipe
 from mixmo.runs.directory import Run
 from mixmo.utils.errors import UserError, first_line
 
@@ -84,7 +84,7 @@ def method_label(recipe: Recipe) -> str:
     >>> method_label(named("cifar100/cut-mixmo+cutmix")), method_label(named("cifar100/vanilla"))
     ('Cut-MixMo with CutMix', 'standard network')
     """
-    summary = METHODS[_method(recipe)].summary.removeprefix("one ")
+    summary = METHODS[nearest_recipe(recipe)[1]].summary.removeprefix("one ")
     return summary if "classifier" in summary else summary.partition(":")[0]
 
 
@@ -124,18 +124,13 @@ def rows(results: Path, patterns: Sequence[str]) -> list[Row]:
             groups.setdefault(run.recipe.replace(seed=0), []).append(run)
 
         def place(recipe: Recipe) -> tuple[Any, ...]:
-            return methods.index(_method(recipe)), recipe.repetition, recipe.batch_size, recipe.ghost
+            return methods.index(nearest_recipe(recipe)[1]), recipe.repetition, recipe.batch_size, recipe.ghost
 
         for recipe in sorted(groups, key=place):
             same = sorted(groups[recipe], key=lambda run: run.recipe.seed)
             found.append(Row(same, [run.read_scores() for run in same], ensemble=False))
         found += [_ensemble(results, path) for path in files]
     return found
-
-
-def _method(recipe: Recipe) -> str:
-    known = (name for name, protocol in PROTOCOLS.items() if protocol.changes["dataset"] == recipe.dataset)
-    return nearest_method(recipe, next(known, "cifar100"))
 
 
 def _ensemble(results: Path, path: Path) -> Row:

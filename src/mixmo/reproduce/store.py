@@ -10,11 +10,14 @@ Runs found elsewhere, as in `results/`, may lack weights and logits: they serve 
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from mixmo.recipes import METHODS, PROTOCOLS, named
+from mixmo.recipes.finetune import METHODS_FINETUNE
+from mixmo.recipes.finetune import NAME as FINETUNING
 from mixmo.recipes.schema import FIELDS, RENAMED, Recipe
 from mixmo.runs.directory import Run
 from mixmo.storage.files import atomic_write
@@ -36,25 +39,44 @@ def digest(*recipes: Recipe) -> str:
 
 @functools.cache
 def run_name(recipe: Recipe) -> str:
-    """Return the name of a run's folder: data set, nearest method, width, repetition, seed and hash.
+    """Return the name of a run's folder: data set, nearest method, width or backbone, repetition, seed and hash.
 
     >>> run_name(named("cifar100/cut-mixmo").replace(width=4, repetition=4))
     'cifar100-cut-mixmo-w4-b4-s0-819fb96e'
+    >>> run_name(named("finetune/cutmix").replace(model="timm/convnext_tiny", dataset="folder:../photos@224"))
+    'photos-224-cutmix-convnext_tiny-b1-s0-a15c947f'
     """
-    dataset = next((name for name, p in PROTOCOLS.items() if p.changes["dataset"] == recipe.dataset), "other")
-    method = nearest_method(recipe, dataset) if dataset in PROTOCOLS else "run"
-    return f"{dataset}-{method}-w{recipe.width}-b{recipe.repetition}-s{recipe.seed}-{digest(recipe)}"
+    _, method = nearest_recipe(recipe)
+    network = _plain(recipe.model) if recipe.is_backbone else f"w{recipe.width}"
+    dataset = protocol_of(recipe) or _plain(recipe.dataset)
+    return f"{dataset}-{method}-{network}-b{recipe.repetition}-s{recipe.seed}-{digest(recipe)}"
 
 
-def nearest_method(recipe: Recipe, dataset: str) -> str:
-    """The named method from which a recipe differs in the fewest fields."""
-    methods, compared = _methods(dataset), [name for name in FIELDS if name not in NOT_METHOD]
-    return min(methods, key=lambda method: sum(getattr(recipe, f) != getattr(methods[method], f) for f in compared))
+def _plain(name: str) -> str:
+    """The last part of a path or name, in characters that every file system has."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", re.split(r"[/:]", name.rstrip("/"))[-1]).strip("-")[:40] or "run"
+
+
+def protocol_of(recipe: Recipe) -> str | None:
+    """Return the name of the published protocol of its data set; None for other data."""
+    return next((name for name, p in PROTOCOLS.items() if p.changes["dataset"] == recipe.dataset), None)
 
 
 @functools.cache
-def _methods(dataset: str) -> dict[str, Recipe]:
-    return {method: named(f"{dataset}/{method}") for method in METHODS}
+def nearest_recipe(recipe: Recipe) -> tuple[str, str]:
+    """Return protocol and method of the named recipe from which this one differs in the fewest fields.
+
+    The protocol is that of its data set, cifar100 for other data; or fine-tuning, if its model is a backbone.
+    """
+    near = [(protocol_of(recipe) or "cifar100", method) for method in METHODS]
+    near += [(FINETUNING, method) for method in METHODS_FINETUNE] if recipe.is_backbone else []
+    compared = [name for name in FIELDS if name not in NOT_METHOD]
+    return min(near, key=lambda name: sum(getattr(recipe, f) != getattr(_named(*name), f) for f in compared))
+
+
+@functools.cache
+def _named(protocol: str, method: str) -> Recipe:
+    return named(f"{protocol}/{method}")
 
 
 class Store:
