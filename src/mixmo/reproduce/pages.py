@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mixmo.data.corrupted import COMMON
+from mixmo.recipes import named
 from mixmo.reproduce.cost import h200, run_seconds
 from mixmo.reproduce.evidence import rows, spread
 from mixmo.reproduce.plan import missing, needed
@@ -216,20 +217,41 @@ TRANSFER = {"top1": (1, 100), "nllc": (3, 1), "ece": (3, 1)}
 
 
 def finetune_table(results: Path, words: Sequence[str]) -> Lines:
-    """What `benchmarks/finetune.py` made: the best epoch by the held-out images, its scores there and in the test."""
-    header = ["recipe", "training images", "learning rate", "epoch", "held-out Top1 %", "held-out NLLc"]
+    """What `benchmarks/finetune.py` made: scores of the last epoch, on held-out images and in the test.
+
+    The second word is the number of training images.
+    """
+    file, images = words
+    header = ["recipe", "options", "seeds", "images seen", "held-out Top1 %", "held-out NLLc"]
     lines = [[*header, "Top1 %", "NLLc", "ECE"]]
-    for run in json.loads((results / words[0]).read_text(encoding="utf-8")):
-        epoch, held_out = max(run["curve"].items(), key=lambda item: item[1]["validation"]["top1"])
-        best = run["scores"]["best"]["ensemble"]
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in json.loads((results / file).read_text(encoding="utf-8")):
+        if run["images"] != int(images):
+            continue
+        usual = named(f"finetune/{run['method']}")
+        changed = {
+            name: run["recipe"][name]
+            for name in TUNED
+            if run["recipe"].get(name, getattr(usual, name)) != getattr(usual, name)
+        }
+        options = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in changed.items())
+        rows.setdefault((run["method"], options), []).append(run)
+    for (method, options), runs in rows.items():
+        recipe = runs[0]["recipe"]
+        seen = int(images) * 0.9 * recipe["epochs"] * recipe.get("repetition", 2)
+        held_out = [list(run["curve"].values())[-1]["validation"] for run in runs]
+        test = [run["scores"]["last"]["ensemble"] for run in runs]
         lines.append(
             [
-                *(f"`finetune/{run['method']}`", f"{run['images']:,}", f"{run['lr']:g}", epoch),
-                *(f"{100 * held_out['validation']['top1']:.1f}", f"{held_out['validation']['nllc']:.3f}"),
-                *(spread([best[name]], *shown) for name, shown in TRANSFER.items()),
+                *(f"`finetune/{method}`", f"`{options}`" if options else "", str(len(runs)), f"{seen / 1e3:.0f} k"),
+                *(spread([each[name] for each in held_out], *TRANSFER[name]) for name in ("top1", "nllc")),
+                *(spread([each[name] for each in test], *shown) for name, shown in TRANSFER.items()),
             ]
         )
     return lines
+
+
+TUNED = ("epochs", "lr", "rho", "average")
 
 
 LAYOUTS: dict[str, Callable[[Path, Sequence[str]], Lines]] = {
