@@ -240,8 +240,8 @@ def compile_all(batch: int) -> None:
     from convolutions_compile import compile_direction
 
     bad, seen = 0, set()
-    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma | of | serialised |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma | of | by registers | serialised |")
+    print("|---|---|---|---|---|---|---|---|---|")
     everything = [(name, kernel.tiles, torch.bfloat16) for name, kernel in DIRECTIONS.items()]
     everything += [(name, kernel.tiles, E4M3) for name, kernel in FP8.items()]
     for shape, _ in shapes(batch):

@@ -5,7 +5,7 @@
 with stride s and padding p, and x = 0 outside of the image. A program computes a box of pixels by some output channels:
 for each tap (u, v) and a few input channels, a matrix product of the shifted box of x with weights. The zeros outside
 are those that a tensor descriptor (TMA on Hopper) reads out of bounds. With stride 2 the box is one pixel of many
-images, so that it is dense all the same.
+images, so that it is dense all the same; with stride 1 both kinds of boxes are tried (`Tile.images`).
 
 The number of steps is a constant: where a loop could also run zero times, ptxas lets each product of the tensor cores
 wait for the one before (its warning C7515), which took 1.6 times as long.
@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mixmo.kernels.memory_format import nhwc
+from mixmo.kernels.memory_format import hwnc, nhwc
 from mixmo.kernels.scales import scales
 from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded
 
@@ -81,14 +81,14 @@ def forward_kernel(
     j = tile % tiles_w * BW
     i = tile // tiles_w % tiles_h * BH
     n = tile // (tiles_w * tiles_h) * IM
-    acc_a = tl.zeros((IM * BH * BW, KA), dtype=tl.float32)
+    acc_a = tl.zeros((BH * BW * IM, KA), dtype=tl.float32)
     if KB > 0:
-        acc_b = tl.zeros((IM * BH * BW, KB), dtype=tl.float32)
+        acc_b = tl.zeros((BH * BW * IM, KB), dtype=tl.float32)
     for step in tl.range(0, 9 * STEPS):
         tap = step // STEPS
         c = step % STEPS * BC
         a = tl.reshape(
-            x.load([n, i * stride + tap // 3 - padding, j * stride + tap % 3 - padding, c]), (IM * BH * BW, BC)
+            x.load([i * stride + tap // 3 - padding, j * stride + tap % 3 - padding, n, c]), (BH * BW * IM, BC)
         )
         acc_a = tl.dot(a, tl.reshape(w_a.load([k, tap, c]), (KA, BC)).T, acc_a)
         if KB > 0:
@@ -97,13 +97,13 @@ def forward_kernel(
         acc_a *= scales(scale, k, outputs, KA)
         if KB > 0:
             acc_b *= scales(scale, k + KA, outputs, KB)
-    y_a.store([n, i, j, k], tl.reshape(acc_a.to(y_a.dtype), (IM, BH, BW, KA)))
+    y_a.store([i, j, n, k], tl.reshape(acc_a.to(y_a.dtype), (BH, BW, IM, KA)))
     if KB > 0:
-        y_b.store([n, i, j, k + KA], tl.reshape(acc_b.to(y_b.dtype), (IM, BH, BW, KB)))
+        y_b.store([i, j, n, k + KA], tl.reshape(acc_b.to(y_b.dtype), (BH, BW, IM, KB)))
 
 
 def forward_box(shape: Shape, tile: Tile) -> Box:
-    if shape.stride > 1:
+    if tile.images or shape.stride > 1:
         return tile.rows, 1, 1
     return box(tile.rows, shape.n, shape.out_h, shape.out_w)
 
@@ -122,7 +122,7 @@ def forward(x: Tensor, weight: Tensor, stride: int, padding: int, tile: Tile, sc
     dtype = x.dtype if scale is None else torch.bfloat16
     y = torch.empty(shape.n, shape.out_h, shape.out_w, shape.k, dtype=dtype, device=x.device)
     w = nhwc(weight).view(shape.k, 9, shape.c)
-    pixels, width, more = [images, rows, columns], tile.columns, tile.more or 16
+    pixels, width, more = [rows, columns, images], tile.columns, tile.more or 16
     tiles = (
         blocks(shape.n, images),
         blocks(shape.out_h, rows),
@@ -130,11 +130,11 @@ def forward(x: Tensor, weight: Tensor, stride: int, padding: int, tile: Tile, sc
         blocks(shape.k, tile.width),
     )
     forward_kernel[(tiles[0] * tiles[1] * tiles[2] * tiles[3],)](
-        TensorDescriptor.from_tensor(nhwc(x), [*pixels, tile.depth]),
+        TensorDescriptor.from_tensor(hwnc(nhwc(x)), [*pixels, tile.depth]),
         TensorDescriptor.from_tensor(w, [width, 1, tile.depth]),
         TensorDescriptor.from_tensor(w, [more, 1, tile.depth]),
-        TensorDescriptor.from_tensor(y, [*pixels, width]),
-        TensorDescriptor.from_tensor(y, [*pixels, more]),
+        TensorDescriptor.from_tensor(hwnc(y), [*pixels, width]),
+        TensorDescriptor.from_tensor(hwnc(y), [*pixels, more]),
         scale,
         shape.k,
         *tiles[1:],

@@ -15,9 +15,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mixmo.kernels.memory_format import nhwc
+from mixmo.kernels.memory_format import hwnc, nhwc
 from mixmo.kernels.scales import scales
-from mixmo.kernels.shapes import Shape, Tile, blocks, box, named, rounded
+from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded
 
 TILES = named(
     (
@@ -70,16 +70,16 @@ def input_gradient_kernel(
     j = tile % tiles_w * BW
     i = tile // tiles_w % tiles_h * BH
     n = tile // (tiles_w * tiles_h) * IM
-    acc_a = tl.zeros((IM * BH * BW, CA), dtype=tl.float32)
+    acc_a = tl.zeros((BH * BW * IM, CA), dtype=tl.float32)
     if CB > 0:
-        acc_b = tl.zeros((IM * BH * BW, CB), dtype=tl.float32)
+        acc_b = tl.zeros((BH * BW * IM, CB), dtype=tl.float32)
     for step in tl.range(0, TAPS_H * TAPS_W * STEPS):
         tap = step // STEPS
         k = step % STEPS * BK
         up = tap // TAPS_W
         left = tap % TAPS_W
         uv = (first_u + stride * up) * 3 + first_v + stride * left
-        a = tl.reshape(dy.load([n, i + start_h - up, j + start_w - left, k]), (IM * BH * BW, BK))
+        a = tl.reshape(dy.load([i + start_h - up, j + start_w - left, n, k]), (BH * BW * IM, BK))
         if SCALED:
             acc_a = tl.dot(a, tl.reshape(w_a.load([c, uv, k]), (CA, BK)).T, acc_a)
             if CB > 0:
@@ -92,15 +92,19 @@ def input_gradient_kernel(
         acc_a *= scales(scale, c, inputs, CA)
         if CB > 0:
             acc_b *= scales(scale, c + CA, inputs, CB)
-    dx_a.store([n, i, j, c], tl.reshape(acc_a.to(dx_a.dtype), (IM, BH, BW, CA)))
+    dx_a.store([i, j, n, c], tl.reshape(acc_a.to(dx_a.dtype), (BH, BW, IM, CA)))
     if CB > 0:
-        dx_b.store([n, i, j, c + CA], tl.reshape(acc_b.to(dx_b.dtype), (IM, BH, BW, CB)))
+        dx_b.store([i, j, n, c + CA], tl.reshape(acc_b.to(dx_b.dtype), (BH, BW, IM, CB)))
+
+
+def input_gradient_box(tile: Tile, n: int, h: int, w: int) -> Box:
+    return (tile.rows, 1, 1) if tile.images else box(tile.rows, n, h, w)
 
 
 def input_gradient_work(shape: Shape, tile: Tile) -> int:
     """Multiply-adds with this tile, those of padded blocks included."""
     h, w = blocks(shape.h, shape.stride), blocks(shape.w, shape.stride)
-    images, rows, columns = box(tile.rows, shape.n, h, w)
+    images, rows, columns = input_gradient_box(tile, shape.n, h, w)
     pixels = rounded(shape.n, images) * rounded(h, rows) * rounded(w, columns)
     return 9 * pixels * rounded(shape.c, tile.width) * rounded(shape.k, tile.depth)
 
@@ -126,15 +130,15 @@ def input_gradient(
         for q in range(min(stride, w)):
             part = dx[:, r::stride, q::stride]
             first_u, first_v = (r + padding) % stride, (q + padding) % stride
-            images, rows, columns = box(tile.rows, n, part.shape[1], part.shape[2])
-            pixels, width, more = [images, rows, columns], tile.columns, tile.more or 16
+            images, rows, columns = input_gradient_box(tile, *part.shape[:3])
+            pixels, width, more = [rows, columns, images], tile.columns, tile.more or 16
             weight_boxes = [[tile.depth, 1, side] if scale is None else [side, 1, tile.depth] for side in (width, more)]
             tiles = blocks(part.shape[1], rows), blocks(part.shape[2], columns), blocks(c, tile.width)
             input_gradient_kernel[(blocks(n, images) * tiles[0] * tiles[1] * tiles[2],)](
-                TensorDescriptor.from_tensor(dy_nhwc, [*pixels, tile.depth]),
+                TensorDescriptor.from_tensor(hwnc(dy_nhwc), [*pixels, tile.depth]),
                 *(TensorDescriptor.from_tensor(weights, one) for one in weight_boxes),
-                TensorDescriptor.from_tensor(part, [*pixels, width]),
-                TensorDescriptor.from_tensor(part, [*pixels, more]),
+                TensorDescriptor.from_tensor(hwnc(part), [*pixels, width]),
+                TensorDescriptor.from_tensor(hwnc(part), [*pixels, more]),
                 scale,
                 c,
                 *tiles,
