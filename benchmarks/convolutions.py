@@ -241,11 +241,11 @@ def drawn(draw: random.Random) -> Shape:
 
 def compile_all(batch: int) -> None:
     """Compile every tile for the layers of WRN-28-10; print what their programs need."""
-    from convolutions_compile import compile_direction
+    from convolutions_compile import Compiled, compile_direction
 
     bad, seen = 0, set()
-    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma | of | by registers | serialised |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    columns = ("direction", "kernel", "tile", *Compiled._fields[1:])
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     everything = [(name, kernel.tiles, torch.bfloat16) for name, kernel in DIRECTIONS.items()]
     everything += [(name, kernel.tiles, E4M3) for name, kernel in FP8.items()]
     for shape, _ in shapes(batch):
@@ -253,7 +253,7 @@ def compile_all(batch: int) -> None:
             for name, tile in tiles.items():
                 for built in compile_direction(direction, shape, tile, dtype):
                     bad += not built.fits
-                    line = f"| {' | '.join(map(str, (built.kernel, name, *built[1:])))} |"
+                    line = f"| {' | '.join(map(str, (direction, built.kernel, name, *built[1:])))} |"
                     if line not in seen:
                         print(line, flush=True)
                     seen.add(line)

@@ -12,14 +12,14 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from mixmo.kernels import forward, input_gradient, weight_gradient
+from mixmo.kernels import convolution, weight_gradient
 from mixmo.kernels.choice import operands_fp8
 from mixmo.kernels.directions import DIRECTIONS, FP8
 from mixmo.kernels.quantisation import E4M3
 from mixmo.kernels.shapes import Shape, Tile
 
 SHARED = 227 * 1024  # bytes that a program may use there
-MODULES = (forward, input_gradient, weight_gradient)
+MODULES = (convolution, weight_gradient)
 KERNELS = [(module, name) for module in MODULES for name in vars(module) if name.endswith("_kernel")]
 
 

@@ -22,7 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from mixmo.kernels.memory_format import hwnc, nhwc
 from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded
 
-TILES = named(
+WEIGHT_TILES = named(
     (
         Tile(256, 128, 32, 64, 8, 4),
         Tile(256, 128, 32, 32, 8, 6),
