@@ -1,7 +1,7 @@
 """Choices of kernels, remembered in the user's cache directory: `$XDG_CACHE_HOME/mixmo/kernels.json`.
 
-They hold for one GPU, one version of torch, cuDNN and Triton, and the kernels as they are now. A file that cannot be read is
-as good as none, and one that cannot be written is not missed: the choices are measured again.
+They hold for one GPU, one version of torch, cuDNN and Triton, and the kernels as they are now. Where the file cannot be
+read or written, the choices are measured again.
 """
 
 import hashlib
