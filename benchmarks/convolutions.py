@@ -158,7 +158,9 @@ def time_tiles(batch: int) -> None:
 
 def print_times(what: str, expected: Tensor, calls: dict[str, list[Call]]) -> None:
     times = correct_times(expected, calls, graph_milliseconds)
-    print(f"{what}: " + ", ".join(f"{name} {ms:.3f}" for name, ms in times.items()), flush=True)
+    line = ", ".join(f"{name} {ms:.3f}" for name, ms in times.items())
+    failed = [name for name in calls if name not in times]
+    print(f"{what}: {line}{'; failed or wrong: ' if failed else ''}{', '.join(failed)}", flush=True)
 
 
 def by_torch(direction: str, shape: Shape, one: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -191,7 +193,8 @@ def sustained(calls: Sequence[Call], seconds: float = 0.5) -> float:
 def check(seconds: float) -> None:
     """Compare every kernel and tile with float64, on the layers of WRN-28-10 and then on random shapes."""
     draw, began, worst, worst_fp8, wrong, checked = random.Random(0), time.monotonic(), 0.0, 0.0, 0, 0
-    for shape in itertools.chain((shape for shape, _ in shapes(16)), (drawn(draw) for _ in itertools.count())):
+    layers = sorted((shape for shape, _ in shapes(16)), key=lambda shape: -shape.stride)
+    for shape in itertools.chain(layers, (drawn(draw) for _ in itertools.count())):
         if time.monotonic() - began > seconds:
             break
         checked += 1
@@ -222,6 +225,7 @@ def check(seconds: float) -> None:
                 if not (off < TOLERANCE and torch.equal(found, again)):
                     wrong += 1
                     print(f"WRONG: {shape}, {direction}, {name}, fp8: {off:.1e}", flush=True)
+        print(f"checked: {shape}, {time.monotonic() - began:.0f} s", flush=True)
     errors = f"worst relative error {worst:.1e}, in fp8 {worst_fp8:.1e}"
     print(f"{checked} shapes, {wrong} wrong, {errors}, {time.monotonic() - began:.0f} s")
     if wrong:
@@ -237,11 +241,11 @@ def drawn(draw: random.Random) -> Shape:
 
 def compile_all(batch: int) -> None:
     """Compile every tile for the layers of WRN-28-10; print what their programs need."""
-    from convolutions_compile import compile_direction
+    from convolutions_compile import Compiled, compile_direction
 
     bad, seen = 0, set()
-    print("| kernel | tile | registers | spilled bytes | shared bytes | wgmma | of | serialised |")
-    print("|---|---|---|---|---|---|---|---|")
+    columns = ("direction", "kernel", "tile", *Compiled._fields[1:])
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     everything = [(name, kernel.tiles, torch.bfloat16) for name, kernel in DIRECTIONS.items()]
     everything += [(name, kernel.tiles, E4M3) for name, kernel in FP8.items()]
     for shape, _ in shapes(batch):
@@ -249,7 +253,7 @@ def compile_all(batch: int) -> None:
             for name, tile in tiles.items():
                 for built in compile_direction(direction, shape, tile, dtype):
                     bad += not built.fits
-                    line = f"| {' | '.join(map(str, (built.kernel, name, *built[1:])))} |"
+                    line = f"| {' | '.join(map(str, (direction, built.kernel, name, *built[1:])))} |"
                     if line not in seen:
                         print(line, flush=True)
                     seen.add(line)

@@ -12,14 +12,14 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from mixmo.kernels import forward, input_gradient, weight_gradient
+from mixmo.kernels import convolution, weight_gradient
 from mixmo.kernels.choice import operands_fp8
 from mixmo.kernels.directions import DIRECTIONS, FP8
 from mixmo.kernels.quantisation import E4M3
 from mixmo.kernels.shapes import Shape, Tile
 
 SHARED = 227 * 1024  # bytes that a program may use there
-MODULES = (forward, input_gradient, weight_gradient)
+MODULES = (convolution, weight_gradient)
 KERNELS = [(module, name) for module in MODULES for name in vars(module) if name.endswith("_kernel")]
 
 
@@ -30,6 +30,7 @@ class Compiled(NamedTuple):
     shared: int  # bytes
     products: int  # instructions of the tensor cores (wgmma) in the program's text
     types: str  # of what these multiply, such as bf16.bf16
+    through_registers: bool  # the first factor goes through registers, for which each step of the loop waits
     serialised: bool  # each product waits for the one before: half the speed
 
     @property
@@ -104,4 +105,6 @@ def report(built: Any) -> Compiled:
     assert stores, text
     products = re.findall(r"wgmma\.mma_async\.\S+\.f32\.(\w+\.\w+)", ptx)
     types, needs = ", ".join(sorted(set(products))), (int(registers[1]), int(stores[1]), built.metadata.shared)
-    return Compiled(built.metadata.name, *needs, len(products), types, "instructions are serialized" in text)
+    through_registers = re.search(r"wgmma\.mma_async\S+\s+\{[^}]*\},\s*\{", ptx) is not None
+    serialised = "instructions are serialized" in text
+    return Compiled(built.metadata.name, *needs, len(products), types, through_registers, serialised)

@@ -4,26 +4,30 @@
 
 Short jobs come first: those that compare numbers, then those that measure speed and need the GPU to themselves, then
 trainings for whatever time is left. What a job prints goes to OUT/JOB.txt; a job that is done is not repeated, so that
-the same command continues on another day or machine with the same OUT. `--list` prints the jobs. The minutes are those
-of an H200.
+the same command continues on another day or machine with the same OUT. A job that fails does not stop the others; the
+end of its output is printed. OUT/results.tar.gz holds all outputs, scores and recipes so far, without weights: the one
+file to take home. `--list` prints the jobs. The minutes are those of an H200.
 """
 
 import argparse
 import os
-import runpy
 import shlex
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 GRACE = 1.0  # minutes that trainings get to write their checkpoints, at the end
-SHARDS = 6  # processes of the golden losses
-WRN = "wrn28-10:256 wrn28-10:256:auto wrn28-10:256:fp8 wrn28-10:64 wrn28-10:64:auto wrn28-10:64:fp8"
+STOPPING = 10.0  # seconds that a job gets to end its processes when its time is over
+PARTS = 6  # processes of the golden losses
+KEPT = {".txt", ".part", ".json", ".jsonl", ".yaml", ".md"}  # in results.tar.gz, of files below LARGEST bytes
+LARGEST = 2**20
 TRANSFER = (  # what the table lacks, the most promising first
     "half repeated, averaged weights, two teachers",
     "half repeated, averaged weights, teacher",
@@ -44,16 +48,17 @@ class Job(NamedTuple):
 
 
 def jobs() -> dict[str, Job]:
-    names = list(runpy.run_path(str(ROOT / "tests/golden/test_golden.py"))["RECIPES"])
-    golden = [f"tests/golden/test_golden.py --device cuda {shlex.join(names[i::SHARDS])}" for i in range(SHARDS)]
+    golden = tuple(f"tests/golden/test_golden.py --device cuda --part {i}/{PARTS}" for i in range(1, PARTS + 1))
+    steps = "benchmarks/steps.py --seconds 2"
     trainings = "--data {data} --minutes-left {minutes} --jobs"
     transfer = f"benchmarks/transfer_table.py --known results/transfer.json {trainings} 6 --rows {shlex.join(TRANSFER)}"
     return {
-        "golden": Job(tuple(golden), 2),
-        "convolutions-check": Job(("benchmarks/convolutions.py --check --seconds 60",), 2),
+        "golden": Job(golden, 2),
+        "convolutions-check": Job(("benchmarks/convolutions.py --check --seconds 90",), 2),
         "serve": Job(("benchmarks/serve.py --seconds 8",), 1),
-        "convolutions": Job(("benchmarks/convolutions.py --tiles",), 2),
-        "wrn": Job((f"benchmarks/steps.py {WRN} wrn28-4:512 wrn28-4:512:fp8 --seconds 2",), 5),
+        "convolutions": Job(("benchmarks/convolutions.py --tiles",), 3),
+        "wrn-256": Job((f"{steps} wrn28-10:256 wrn28-10:256:auto wrn28-10:256:fp8",), 3),
+        "wrn-others": Job((f"{steps} wrn28-10:64 wrn28-10:64:auto wrn28-10:64:fp8 wrn28-4:512 wrn28-4:512:fp8",), 4),
         "timm": Job(("benchmarks/steps.py resnet50 convnext_tiny vit_small_patch16_224",), 3),
         "bench-bf16": Job((f"{BENCH} --precision bf16 --kernels auto",), 2),
         "bench-fp8": Job((f"{BENCH} --precision fp8",), 2),
@@ -65,25 +70,50 @@ def jobs() -> dict[str, Job]:
 
 def run_all(commands: Sequence[str], log: Path, minutes: float) -> bool:
     """Run the commands at the same time; return whether all succeeded."""
+    deadline = time.monotonic() + 60 * minutes
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+    with log.open("w") as file:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, *shlex.split(command)],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                process_group=0,
+            )
+            for command in commands
+        ]
+        try:
+            for process in processes:
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            print(f"stopped after {minutes:.1f} minutes", file=file)
+        finally:
+            end(processes)
+    return all(process.returncode == 0 for process in processes)
 
-    def run(command: str) -> bool:
-        with log.open("a") as file:
-            try:
-                return not subprocess.run(
-                    [sys.executable, *shlex.split(command)],
-                    cwd=ROOT,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                    stdout=file,
-                    stderr=file,
-                    timeout=60 * minutes,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                print(f"stopped after {minutes:.1f} minutes: {command}", file=file)
-                return False
 
-    log.unlink(missing_ok=True)
-    with ThreadPoolExecutor(len(commands)) as pool:
-        return all(list(pool.map(run, commands)))
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what is left of the processes and of those that they have started: they would disturb the next job."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + STOPPING
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+
+
+def pack(out: Path) -> None:
+    """Write OUT/results.tar.gz."""
+    with tarfile.open(out / "results.tar.gz", "w:gz") as archive:
+        for path in sorted(out.rglob("*")):
+            if path.suffix in KEPT and path.is_file() and path.stat().st_size < LARGEST:
+                archive.add(path, path.relative_to(out))
 
 
 def main() -> None:
@@ -104,6 +134,7 @@ def main() -> None:
     data, out = given.data.resolve(), given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + 60 * given.minutes_left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and the job under way with it
     for name in given.jobs or known:
         job, log = known[name], out / f"{name}.txt"
         left = (deadline - time.monotonic()) / 60 - GRACE
@@ -119,6 +150,9 @@ def main() -> None:
         if good and job.minutes is not None:
             part.rename(log)
         print(f"{name}: {'done' if good else 'failed'}, {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+        if not good:
+            print("".join(f"    {line}\n" for line in part.read_text(errors="replace").splitlines()[-5:]), flush=True)
+        pack(out)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -157,10 +158,15 @@ class Worker:
         self.process.start()
         theirs.close()
 
+    def tell(self, word: str) -> None:
+        with suppress(OSError):  # if it has ended, `wait` says so
+            self.connection.send(word)
+
     def wait(self) -> Any:
         try:
             return self.connection.recv()
-        except EOFError:
+        except (EOFError, OSError):
+            self.process.join(10)
             return {"error": f"its process ended with status {self.process.exitcode}"}
 
 
@@ -180,7 +186,7 @@ def main() -> None:
     }
     for worker in workers:  # now that nothing compiles
         if worker.variant.chooses:
-            worker.connection.send("choose")
+            worker.tell("choose")
             if (found := worker.wait()) != "chosen":
                 failed[id(worker)] = found
     for worker in workers:
@@ -189,7 +195,7 @@ def main() -> None:
     print("| network | images/s | spread | compiling s | GiB |\n|---|---|---|---|---|")
     for worker in workers:
         if (found := failed.get(id(worker))) is None:
-            worker.connection.send("go")
+            worker.tell("go")
             found = worker.wait()
         if "error" in found:
             print(f"| {worker.variant.label} | failed: {found['error'].strip().splitlines()[-1]} | | | |", flush=True)

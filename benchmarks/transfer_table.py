@@ -158,7 +158,14 @@ def main() -> None:
     known = read(given.known) if given.known else {}
     wanted = [(key, seed) for seed in range(given.seeds) for key in keys if (*key, str(seed)) not in known]
     runtime = Runtime(data=given.data, quiet=True, score_every=5)
-    train_all(plan.stages(wanted), plan.store, runtime, given.jobs, given.minutes_left)
+    try:
+        train_all(plan.stages(wanted), plan.store, runtime, given.jobs, given.minutes_left)
+    finally:  # also of what ended before a run failed, or before Ctrl-C
+        write(given, plan, keys, known)
+
+
+def write(given: argparse.Namespace, plan: Plan, keys: Sequence[Key], known: dict[tuple[str, ...], Any]) -> None:
+    """Write OUT/transfer.json of the runs that are finished, and print the table."""
     recipes = {(*key._replace(row="pretraining"), "0"): plan.pretraining(key.network, key.source) for key in keys}
     recipes |= {(*key, str(seed)): plan.tuning(key, seed) for key in keys for seed in range(given.seeds)}
     found = {
@@ -167,6 +174,7 @@ def main() -> None:
         if (run := finished(plan.store, recipe))
     }
     runs = (known | found).values()
+    given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "transfer.json").write_text(json.dumps(list(runs), indent=1))
     print(table(runs))
 

@@ -2,7 +2,9 @@
 
 import json
 import runpy
+import signal
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,40 @@ def test_beyond(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"clean", "ood noise", "calibration", "multiplexed"} <= set(found)
     assert 0.8 < found["calibration"]["lac 0.9"]["coverage"] < 1
     assert 0 <= found["ood noise"]["entropy"]["auroc"] <= 1
+
+
+def test_everything_runs_the_other_jobs_when_one_fails_or_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a stopped job has started ends with it, and every output is in one archive."""
+    names = runpy.run_path(str(FOLDER / "everything.py"))
+    job, out, child = names["Job"], tmp_path / "out", tmp_path / "child"
+    scripts = {
+        "failing": "import missing",
+        "slow": "import subprocess; child = subprocess.Popen(['sleep', '60']); "
+        f"open({str(child)!r}, 'w').write(str(child.pid)); print('begun'); child.wait()",
+        "good": "print('measured')",
+    }
+    for name, text in scripts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    jobs = {name: job((str(tmp_path / f"{name}.py"),), 0.05) for name in scripts}
+    main = names["main"]
+    monkeypatch.setitem(main.__globals__, "jobs", lambda: jobs)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(out), "--minutes-left", "5"])
+    main()
+    said = capsys.readouterr().out
+    assert "failing: failed" in said
+    assert "No module named 'missing'" in said
+    assert "slow: failed" in said
+    assert "good: done" in said
+    state = Path(f"/proc/{child.read_text()}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+    with tarfile.open(out / "results.tar.gz") as archive:
+        assert sorted(archive.getnames()) == ["failing.part", "good.txt", "slow.part"]
+    assert "begun" in (out / "slow.part").read_text()
+    main()
+    assert "good: done before" in capsys.readouterr().out
 
 
 def test_transfer_trains_what_others_start_from_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

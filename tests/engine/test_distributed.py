@@ -88,6 +88,13 @@ def test_batch_statistics_are_those_of_the_global_batch(both: Path) -> None:
     assert max(json.loads((both / "found.json").read_text())["normalisation"]) < 1e-9
 
 
+def test_both_scale_the_gradients_of_fp8_alike(both: Path) -> None:
+    """By the largest ones of both parts of the batch, which a checkpoint keeps."""
+    first, second = json.loads((both / "found.json").read_text())["maxima"]
+    assert len(first) > 2
+    assert first == second
+
+
 def test_resume_with_another_number_of_processes(
     both: Path, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

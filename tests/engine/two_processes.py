@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,17 @@ def normalisation(rank: int) -> list[float]:
     return [(a - b).abs().max().item() for a, b in pairs]
 
 
+def largest_gradients() -> list[dict[str, float] | None]:
+    """The maxima of fp8 in each process, after three steps."""
+    recipe = RECIPES["cut-mixmo"].replace(precision="fp8")
+    trainer = Trainer(recipe, data.load("digits"), Run(Path("none"), recipe), RUNTIME, torch.device("cpu"))
+    trainer.net.train()
+    with closing(trainer.draws(0, 3)) as batches:
+        for draws in batches:
+            trainer.step(draws, 0.1, 0.5)
+    return trainer.world.all(trainer.step.maxima.state())
+
+
 def skip_a_nan(folder: Path) -> None:
     """Train 14 steps with a mask that is NaN for one sample, in step 12: one of the processes has a NaN loss."""
 
@@ -132,6 +143,7 @@ def main(folder: Path) -> int:
     world = RUNTIME.world()
     results = {name: losses(recipe, folder / "none") for name, recipe in RECIPES.items()}
     found = {"losses": results, "normalisation": normalisation(world.rank), "size": world.size}
+    found["maxima"] = largest_gradients()
     found["predictions"] = {name: predictions(folder / name) for name in ("some", "part")}
     try:
         predictions(folder / "all")

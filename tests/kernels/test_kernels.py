@@ -49,8 +49,11 @@ def test_a_kernel_compiles_for_hopper_without_spilling(
         if types == "bf16.bf16"
         else (torch.float8_e4m3fn, FP8[direction].tiles)
     )
-    tile = next(iter(tiles.values()))
-    built = program["compile_direction"](direction, Shape(256, 160, 32, 32, 160, 1, 1), tile, dtype)
-    assert all(each.fits for each in built)
-    assert built[0].products > 0
-    assert built[0].types == types
+    first, images = list(tiles.values())[:2]
+    assert images == first._replace(images=True)
+    for tile in (first, images):
+        built = program["compile_direction"](direction, Shape(256, 160, 32, 32, 160, 1, 1), tile, dtype)
+        assert all(each.fits for each in built)
+        assert built[0].products > 0
+        assert built[0].types == types
+    assert not built[0].through_registers  # of the box of many images

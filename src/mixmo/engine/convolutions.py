@@ -1,6 +1,7 @@
 """The kernels of a network's 3x3 convolutions in training: chosen before the first step, set in place."""
 
 import importlib.util
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from mixmo.kernels.shapes import Shape
 from mixmo.models import Ensemble
 from mixmo.models.cost import layer_calls
 from mixmo.utils.device import HALF
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.progress import say, track
 
 DIRECTIONS = ("forward", "input", "weight")
@@ -77,8 +78,8 @@ def choose_kernels(
     chosen: dict[Key, Choice] = {}
     if available(device):
         chosen = world.broadcast(choices(list(counts), device) if world.writes else {})
-        if in_fp8 and not chosen:
-            raise UserError("precision = fp8: Triton cannot compile or run its kernels here; take precision = bf16")
+        if failed := [key for key in counts if key[2] == E4M3 and (key not in chosen or chosen[key].tile is None)]:
+            raise UserError(f"precision = fp8: no Triton kernel computes {name_of(failed[0])} here; take bf16")
     for name, shape in layers.items():
         named = (chosen.get(keys[name, direction]) for direction in DIRECTIONS)
         kernels = Kernels(*(CUDNN if one is None else one.kernel for one in named))
@@ -117,16 +118,21 @@ def layer_shapes(net: Ensemble, size: tuple[int, int, int], batch: int) -> dict[
 
 
 def choices(keys: list[Key], device: torch.device) -> dict[Key, Choice]:
-    """Recall the choices, and measure those that are missing; return none if that fails."""
+    """Recall the choices, and measure those that are missing; return none if that fails.
+
+    What no kernel could compute is measured again the next time: there may have been too little memory.
+    """
     try:
         where = environment(device)
         known = recall(where)
         missing = [key for key in keys if name_of(key) not in known]
         with cudnn_benchmark():
             measured = {name_of(key): choose(*key, device) for key in track(missing, "choosing convolution kernels")}
-        if measured:
-            remember(where, measured)
-    except Exception:  # whatever a compiler or a driver raises: cuDNN can do all of it
+        if found := {name: choice for name, choice in measured.items() if choice.tile is not None}:
+            remember(where, found)
+    except Exception as error:  # whatever a compiler or a driver raises: cuDNN can do all of it
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        warnings.warn(f"the Triton kernels cannot be timed ({reason}); cuDNN is used", RuntimeWarning, stacklevel=2)
         return {}
     return {key: (known | measured)[name_of(key)] for key in keys}
 

@@ -1,6 +1,7 @@
 """The largest gradient of each convolution in fp8, which scales the gradients of the next step, all on the device."""
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from mixmo.kernels.layer import Conv3x3FP8
@@ -8,18 +9,20 @@ from mixmo.kernels.quantisation import SMALLEST
 
 
 class Maxima:
-    """max |dy| of each layer in fp8; with several processes, of the part of the batch that this process computes.
+    """max |dy| of each layer in fp8, over all parts of a step and all processes.
 
-    The backward pass of a layer leaves it as the gradient of `layer.maximum`. A step with several parts takes the
-    largest one. What is zero, NaN or infinite leaves the maximum as it was.
+    The backward pass of a layer leaves it as the gradient of `layer.maximum`. A maximum that is zero, NaN or infinite
+    leaves the one before.
     """
 
     START = 1.0
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, several: bool = False) -> None:
+        """`several`: the step runs in several processes."""
         layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, Conv3x3FP8)}
         self.names, self.values = list(layers), [layer.maximum for layer in layers.values()]
         self.found: Tensor | None = None  # in the parts of this step
+        self.several = several
 
     def clear(self) -> None:
         """Begin a step."""
@@ -41,6 +44,8 @@ class Maxima:
         """Set the maxima to those of this step, unless it is `skipped`."""
         if self.found is None:
             return
+        if self.several:
+            dist.all_reduce(self.found, dist.ReduceOp.MAX)
         good = (self.found > SMALLEST) & self.found.isfinite()
         if skipped is not None:
             good &= skipped == 0

@@ -58,7 +58,7 @@ class Step:
         self.device = device
         self.skip = Skip(net, optimizer, device) if skip else None
         self.scaler = LossScaler(optimizer, device) if self.recipe.precision == "fp16" else None
-        self.maxima = Maxima(net)
+        self.maxima = Maxima(net, several=isinstance(self.model, DistributedDataParallel))
         self.class_weights = class_weights(batches) if self.recipe.balance == "loss" else None
         if batches.recipe.subnets and (compiled or graphed):
             warn("GradAug's sub-networks change shape from step to step; the step runs eagerly, which is slower")

@@ -5,14 +5,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from mixmo.kernels.forward import FP8_TILES, forward, forward_work
-from mixmo.kernels.forward import TILES as FORWARD
-from mixmo.kernels.input_gradient import TILES as INPUT
+from mixmo.kernels.convolution import FP8_TILES, TILES
+from mixmo.kernels.forward import forward, forward_work
 from mixmo.kernels.input_gradient import input_gradient, input_gradient_work
 from mixmo.kernels.quantisation import Operands
 from mixmo.kernels.shapes import Shape, Tile
-from mixmo.kernels.weight_gradient import TILES as WEIGHT
-from mixmo.kernels.weight_gradient import weight_gradient, weight_gradient_work
+from mixmo.kernels.weight_gradient import WEIGHT_TILES, weight_gradient, weight_gradient_work
 
 
 class Kernel(NamedTuple):
@@ -24,14 +22,14 @@ class Kernel(NamedTuple):
 
 
 DIRECTIONS: dict[str, Kernel] = {
-    "forward": Kernel(FORWARD, forward_work, lambda x, weight, dy, s, p, tile: forward(x, weight, s, p, tile)),
+    "forward": Kernel(TILES, forward_work, lambda x, weight, dy, s, p, tile: forward(x, weight, s, p, tile)),
     "input": Kernel(
-        INPUT,
+        TILES,
         input_gradient_work,
         lambda x, weight, dy, s, p, tile: input_gradient(dy, weight, (x.shape[2], x.shape[3]), s, p, tile),
     ),
     "weight": Kernel(
-        WEIGHT, weight_gradient_work, lambda x, weight, dy, s, p, tile: weight_gradient(x, dy, s, p, tile)
+        WEIGHT_TILES, weight_gradient_work, lambda x, weight, dy, s, p, tile: weight_gradient(x, dy, s, p, tile)
     ),
 }
 

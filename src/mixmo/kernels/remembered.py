@@ -1,7 +1,7 @@
 """Choices of kernels, remembered in the user's cache directory: `$XDG_CACHE_HOME/mixmo/kernels.json`.
 
-They hold for one GPU, one version of torch and Triton, and the kernels as they are now. A file that cannot be read is
-as good as none, and one that cannot be written is not missed: the choices are measured again.
+They hold for one GPU, one version of torch, cuDNN and Triton, and the kernels as they are now. Where the file cannot be
+read or written, the choices are measured again.
 """
 
 import hashlib
@@ -32,7 +32,8 @@ def environment(device: torch.device) -> str:
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     kernels = hashlib.sha256(sources).hexdigest()[:16]
     name = torch.cuda.get_device_name(device)
-    return f"{name}, torch {torch.__version__}, Triton {triton.__version__}, kernels {kernels}"
+    versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, Triton {triton.__version__}"
+    return f"{name}, {versions}, kernels {kernels}"
 
 
 def recall(environment: str) -> dict[str, Choice]:

@@ -66,6 +66,10 @@ class Tile(NamedTuple):
     """What one program computes: `rows` x (`columns` + `more`) of the result, `depth` products at a time.
 
     Block sizes are powers of two: 128 + 32 columns fit 160 channels, 256 do not.
+
+    With `images`, the pixels of a box are those of many images at one place. They are one dimension of a tensor in
+    memory, and the tensor cores read such a matrix from shared memory; another box goes through registers, and the
+    tensor cores wait for it. But neighbouring pixels are not read together.
     """
 
     rows: int
@@ -74,6 +78,7 @@ class Tile(NamedTuple):
     depth: int
     warps: int
     stages: int
+    images: bool = False
 
     @property
     def width(self) -> int:
@@ -81,11 +86,14 @@ class Tile(NamedTuple):
 
     def __str__(self) -> str:
         more = f"+{self.more}" if self.more else ""
-        return f"{self.rows}x{self.columns}{more}x{self.depth} w{self.warps} s{self.stages}"
+        images = " images" if self.images else ""
+        return f"{self.rows}x{self.columns}{more}x{self.depth} w{self.warps} s{self.stages}{images}"
 
 
 def named(tiles: tuple[Tile, ...]) -> dict[str, Tile]:
-    return {str(tile): tile for tile in tiles}
+    """Return the tiles, each with both kinds of boxes, by their names."""
+    both = [tile._replace(images=images) for tile in tiles for images in (False, True)]
+    return {str(tile): tile for tile in both}
 
 
 def blocks(size: int, block: int) -> int:

@@ -19,10 +19,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mixmo.kernels.memory_format import nhwc
+from mixmo.kernels.memory_format import hwnc, nhwc
 from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded
 
-TILES = named(
+WEIGHT_TILES = named(
     (
         Tile(256, 128, 32, 64, 8, 4),
         Tile(256, 128, 32, 32, 8, 6),
@@ -72,10 +72,17 @@ def weight_gradient_kernel(
         i = step // COLUMNS % BLOCKS_H * BH
         n = step // (COLUMNS * BLOCKS_H) * IM
         row = (j * stride - padding) * channels + m
-        a = tl.reshape(x.load([n, i * stride + u - padding, row]), (IM * BH, BM)).T
-        acc_a = tl.dot(a, tl.reshape(dy_a.load([n, i, j, k]), (IM * BH, KA)), acc_a)
-        if KB > 0:
-            acc_b = tl.dot(a, tl.reshape(dy_b.load([n, i, j, k + KA]), (IM * BH, KB)), acc_b)
+        h = i * stride + u - padding
+        if BH == 1:
+            a = tl.reshape(x.load([h, n, row]), (IM, BM)).T
+            acc_a = tl.dot(a, tl.reshape(dy_a.load([i, j, n, k]), (IM, KA)), acc_a)
+            if KB > 0:
+                acc_b = tl.dot(a, tl.reshape(dy_b.load([i, j, n, k + KA]), (IM, KB)), acc_b)
+        else:
+            a = tl.reshape(x.load([n, h, row]), (IM * BH, BM)).T
+            acc_a = tl.dot(a, tl.reshape(dy_a.load([n, i, j, k]), (IM * BH, KA)), acc_a)
+            if KB > 0:
+                acc_b = tl.dot(a, tl.reshape(dy_b.load([n, i, j, k + KA]), (IM * BH, KB)), acc_b)
     part_a.store([split * 3 + u, m, k], tl.reshape(acc_a, (1, BM, KA)))
     if KB > 0:
         part_b.store([split * 3 + u, m, k + KA], tl.reshape(acc_b, (1, BM, KB)))
@@ -96,7 +103,7 @@ def sum_kernel(partial, dw, rows, outputs, splits, BLOCK: tl.constexpr):
 
 
 def weight_gradient_box(shape: Shape, tile: Tile) -> Box:
-    if shape.stride > 1:
+    if tile.images or shape.stride > 1:
         return tile.depth, 1, 1
     return box(tile.depth, shape.n, shape.out_h, 1)
 
@@ -136,11 +143,13 @@ def weight_gradient(x: Tensor, dy: Tensor, stride: int, padding: int, tile: Tile
     splits = blocks(total, steps)
     partial = torch.empty(splits * 3, 3 * c, shape.k, dtype=torch.float32, device=x.device)
     dw = torch.empty(shape.k, 3, 3, c, dtype=x.dtype, device=x.device)
-    dy_nhwc = nhwc(dy)
+    x_rows, dy_nhwc, boxes = nhwc(x).view(n, h, w * c), nhwc(dy), ([images, rows], [images, rows, 1])
+    if rows == 1:
+        x_rows, dy_nhwc, boxes = x_rows.transpose(0, 1), hwnc(dy_nhwc), ([1, images], [1, 1, images])
     weight_gradient_kernel[(splits * 3 * tiles_m * tiles_k,)](
-        TensorDescriptor.from_tensor(nhwc(x).view(n, h, w * c), [images, rows, tile.rows]),
-        TensorDescriptor.from_tensor(dy_nhwc, [images, rows, 1, tile.columns]),
-        TensorDescriptor.from_tensor(dy_nhwc, [images, rows, 1, tile.more or 16]),
+        TensorDescriptor.from_tensor(x_rows, [*boxes[0], tile.rows]),
+        TensorDescriptor.from_tensor(dy_nhwc, [*boxes[1], tile.columns]),
+        TensorDescriptor.from_tensor(dy_nhwc, [*boxes[1], tile.more or 16]),
         TensorDescriptor.from_tensor(partial, [1, tile.rows, tile.columns]),
         TensorDescriptor.from_tensor(partial, [1, tile.rows, tile.more or 16]),
         c,
