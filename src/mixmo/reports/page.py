@@ -51,6 +51,7 @@ class Table(NamedTuple):
     words: int = 1  # columns of words, to the left; the others are numbers
     title: str = ""
     long: bool = False  # folded: its title opens it
+    bold: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the best values
     kind: str = "table"
 
 

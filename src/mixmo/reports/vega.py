@@ -161,14 +161,14 @@ def lines(
         y: Encoding of the column y.
         data: Name of the data: columns x, y and series.
         height: In pixels.
-        step: Whether values hold until the next one.
+        step: Whether a value holds from the one before, as it is of a whole epoch.
         under: Layers below the curves, with their own data.
     """
     shown = [{"field": "series", "type": "nominal", "title": " "}] if len(names) > 1 else []
     formats = [{**{k: e[k] for k in ("field", "type", "title")}, "format": f} for e, f in ((x, "~g"), (y, ".4~f"))]
     curves: Spec = {
         "data": {"name": data},
-        "mark": {"type": "line", "interpolate": "step-after" if step else "linear", "strokeWidth": 1.8},
+        "mark": {"type": "line", "interpolate": "step-before" if step else "linear", "strokeWidth": 1.8},
         "encoding": {
             "x": x,
             "y": y,
