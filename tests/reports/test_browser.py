@@ -57,6 +57,22 @@ def test_theme_follows_the_system_the_button_and_print(browser: Any, pages: dict
     browser.run("localStorage.clear()")
 
 
+def test_a_printed_page_is_black_on_white_and_cuts_no_table(browser: Any, pages: dict[str, str]) -> None:
+    """At the width of A4 between its margins."""
+    state = "return getComputedStyle(document.querySelector('.state')).backgroundColor"
+    for name in pages:
+        browser.open(pages[name], 717)
+        browser.drawn()
+        light = browser.run(state)
+        browser.theme("dark")
+        assert browser.run(state) != light
+        browser.theme("dark", "print")
+        assert browser.run(state) == light
+        assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        cut = "[...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth)"
+        assert browser.run(f"return {cut}.map(each => each.innerText)") == []
+
+
 def contrast(one: list[float], two: list[float]) -> float:
     """The contrast ratio of WCAG 2."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mixmo.reports.run_data import RunData
-from mixmo.reports.vega import PICKED, Chart, Spec, axis, colours, rounded, shapes, whole
+from mixmo.reports.vega import MARK, PICKED, Chart, Spec, axis, colours, rounded, shapes, whole
 from mixmo.reproduce import scores
 from mixmo.reproduce.plan import published
 from mixmo.reproduce.report import raw_figures
@@ -14,7 +14,6 @@ from mixmo.reproduce.report import raw_figures
 HEIGHT = 320  # pixels of a chart
 LETTER = 13 / HEIGHT  # of a letter, and below of a mark and to the end of its letter, as shares of a phone's chart
 SIZE, REACH = 0.03, 0.08
-MARK: Spec = {"type": "point", "filled": True, "opacity": 1, "stroke": "var(--card)", "strokeWidth": 1}
 PAPER = {"vanilla": "1-Net", "cutmix": "1-Net + CutMix", "linear-mixmo": "Linear-MixMo", "cut-mixmo": "Cut-MixMo"}
 
 

@@ -42,8 +42,9 @@ CONFIG: Spec = {
 
 
 SHAPES = {"circle": "●", "square": "■", "triangle-up": "▲", "diamond": "◆", "cross": "✚"}  # with their characters
+OPEN = "○□△◇✛"
 
-
+MARK: Spec = {"type": "point", "filled": True, "opacity": 1, "stroke": "var(--card)", "strokeWidth": 1}
 PICKED = {"condition": {"test": "picked === '' || datum.series === picked", "value": 1}, "value": 0.1}  # in the legend
 
 
@@ -68,8 +69,10 @@ class Key(NamedTuple):
 
 
 def keys(names: Sequence[str], kind: str = "line") -> tuple[Key, ...]:
-    """Return the legend of series; none of one alone. `kind`: line, point or area."""
+    """Return the legend of series; none of one alone. `kind`: line, point, area, or open: only the first is filled."""
     styles, shapes = ("solid", "dashed", "dotted", "double"), list(SHAPES.values())
+    if kind == "open":
+        shapes[1:] = OPEN[1:]
     return tuple(
         Key(
             name,
