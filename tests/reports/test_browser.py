@@ -156,6 +156,9 @@ def test_live_page_follows_the_folder(browser: Any, copy: Copy, tmp_path: Path) 
             browser.open(watching.address, width)
             browser.wait("document.body.dataset.ready")
             assert browser.run(WIDE) <= 0
+            seen = "const box = arguments[0].getBoundingClientRect(); return box.width > 0 && box.right <= innerWidth"
+            for top1 in browser.driver.find_elements("css selector", "#rows td.n:nth-child(5)"):
+                assert browser.run(seen, top1)  # on a phone too, without scrolling
         assert sorted(browser.run(f"return {rows}")) == [hostile.name, "cut"]
         browser.run("document.querySelectorAll('#rows input').forEach(box => box.click())")
         browser.wait("document.querySelectorAll('#curves .chart svg').length === 3")

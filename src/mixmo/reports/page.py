@@ -55,6 +55,13 @@ class Table(NamedTuple):
     kind: str = "table"
 
 
+class Tables(NamedTuple):
+    """Tables beside each other, where the page is wide enough."""
+
+    tables: Sequence[Table]
+    kind: str = "tables"
+
+
 class Picture(NamedTuple):
     image: str | None  # a data URI
     alt: str
@@ -71,7 +78,7 @@ class Text(NamedTuple):
     kind: str = "text"
 
 
-Block = Cards | Charts | Table | Gallery | Text
+Block = Cards | Charts | Table | Tables | Gallery | Text
 
 
 @dataclass
