@@ -118,7 +118,7 @@ def diversity_chart(runs: Sequence[RunData], names: Sequence[str]) -> Chart | No
     spec = scatter(names, columns, x, y, [rule, member])
     best = max(there, key=lambda run: run.score("top1") or 0.0)
     alt = f"Top1 over ratio-error of {len(there)} runs; the best ensemble is {best.name}."
-    about = "The mark is the ensemble, the bar below it the mean of its members: what diversity gains."
+    about = "Marks are ensembles; the end of the bar is the mean of its members."
     return Chart("Diversity against accuracy", alt, spec, {"points": columns}, about)
 
 
