@@ -5,7 +5,7 @@ from typing import Any
 
 from mixmo.reports.analysis import ClassScore
 from mixmo.reports.filters import Filters
-from mixmo.reports.vega import PICKED, Chart, Spec, axis, colours, keys, lines, rounded, shapes, stacked, whole
+from mixmo.reports.vega import ACROSS, PICKED, Chart, Spec, axis, colours, keys, lines, rounded, shapes, stacked, whole
 
 THRESHOLDS = {"values": [0.2, 0.3, 0.4, 0.5]}
 DRAWN = 30  # classes in a chart: of more, the worst
@@ -35,7 +35,7 @@ def class_chart(scores: Sequence[ClassScore]) -> Chart:
         "mark": {"type": "point", "size": 60, "strokeWidth": 1.8, "opacity": 1},
         "encoding": {
             "y": {**label, "axis": {"grid": True}},
-            "x": axis("Top1 % of the class", axis={"tickCount": 10}),
+            "x": axis("Top1 % of the class", axis=ACROSS),
             "color": colours(names),
             "shape": shapes(names),
             "fill": {"condition": {"test": f"datum.series === '{names[0]}'", "value": "var(--c0)"}, "value": None},

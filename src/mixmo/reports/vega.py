@@ -44,6 +44,7 @@ CONFIG: Spec = {
 SHAPES = {"circle": "●", "square": "■", "triangle-up": "▲", "diamond": "◆", "cross": "✚"}  # with their characters
 OPEN = "○□△◇✛"
 
+ACROSS: Spec = {"tickCount": {"expr": "ceil(width / 65)"}}  # ticks of a horizontal axis, also of a phone's
 MARK: Spec = {"type": "point", "filled": True, "opacity": 1, "stroke": "var(--card)", "strokeWidth": 1}
 PICKED = {"condition": {"test": "picked === '' || datum.series === picked", "value": 1}, "value": 0.1}  # in the legend
 
@@ -149,7 +150,7 @@ def axis(title: str, field: str = "y", **more: Any) -> Spec:
         scale["zero"] = more.pop("zero", False)
     ticks = more.pop("axis", {})
     if field != "y" and not ticks.keys() & {"values", "tickCount"}:
-        ticks = {"tickCount": {"expr": "ceil(width / 65)"}, **ticks}
+        ticks = {**ACROSS, **ticks}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": ticks, **more}
 
 
