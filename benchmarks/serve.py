@@ -3,8 +3,8 @@
     python benchmarks/serve.py [MODEL] [--clients 16] [--seconds 10] [--device cpu] [--rounds 3]
 
 Starts the service in a process of its own and calls POST /predict over HTTP, each request with one image. Clients keep
-their connection and send as soon as they have their answer. Rounds alternate between one client and many, so that both
-meet the same machine. What batching costs a single client is the time that its requests wait in the queue.
+their connection and send the next request after each response. Rounds alternate between one client and many, so that
+both meet the same machine. What batching costs a single client is the time that its requests wait in the queue.
 """
 
 import argparse
@@ -98,10 +98,10 @@ def measure(where: str, body: bytes, clients: int, seconds: float) -> Load:
         while time.perf_counter() < end:
             sent = time.perf_counter()
             connection.request("POST", "/predict", body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"})
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status != 200:
-                raise RuntimeError(f"status {answer.status}")
+            response = connection.getresponse()
+            response.read()
+            if response.status != 200:
+                raise RuntimeError(f"status {response.status}")
             times.append(1e3 * (time.perf_counter() - sent))
 
     threads = [threading.Thread(target=client) for _ in range(clients)]

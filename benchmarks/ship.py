@@ -26,23 +26,27 @@ from mixmo.hub.folder import CARD, rounded
 from mixmo.inference.predict import predict_split
 from mixmo.metrics import evaluate
 from mixmo.metrics.report import Report, Scores
+from mixmo.metrics.temperature import random_halves
 from mixmo.runs.contents import SCORES
 from mixmo.runs.directory import Run
 
 HERE = Path(__file__).resolve().parents[1]
 LARGEST = 16e6  # bytes of weights
 FIRST = 1_000  # test images whose Top1 is kept apart
-TEMPERATURE = (
-    "the run held out no validation images, so this is the mean of the two temperatures of the paper's NLLc protocol, "
-    "each fitted to the ensemble's logits on one random half of the test set, which therefore "
-    "cannot judge it. NLL and ECE are without it; NLLc scores each half at the temperature of the other"
+SPLITS = 20
+CALIBRATED = (
+    "The training held out no validation images, so these are the test images: no score on them can judge this "
+    "calibration. Fitted on a random half of them and scored on the other, mean over {splits} splits: coverage of the "
+    "sets {coverage:.1f} %, {size:.2f} classes per set; {predicted:.1f} % of the images are predicted, with an error "
+    "rate of {error:.1f} %. The scores above do not use this calibration."
 )
 USE = (
     "For research on ensembles and uncertainty, as a baseline, as a start for fine-tuning, and to try the package. It "
     "knows the {classes} classes of {dataset} and nothing else: every image gets one of them, and {size} pixels are "
     "all that it sees of it. High `entropy`, `mutual_information` and `energy` point to images unlike those trained "
     "on, without any promise. {chosen} It was not tested for bias or for any decision about people: do not use it for "
-    "one. For conformal sets and abstention, calibrate it on images of your own (`mixmo predict --calibrate-on`)."
+    "one. Its conformal sets and abstention hold for images like those of {dataset}; for others, calibrate it on your "
+    "own images (`mixmo predict --calibrate-on`)."
 )
 CHOSEN = {
     "last": "It is of the last epoch: none was chosen by its scores.",
@@ -76,8 +80,9 @@ def main(arguments: list[str] | None = None) -> None:
         logits_MNK, labels_N = answers.logits.cpu(), answers.labels.cpu()
         how = f"with the weights of this folder, in float32 on {'a CPU' if given.device == 'cpu' else given.device}"
     report = evaluate(logits_MNK, labels_N)
-    origin = describe(run, given.which, report, how, (logits_MNK.mean(0).argmax(-1) == labels_N))
-    about = replace(known, scores=numbers(report.ensemble), calibration=calibration(known, report))
+    calibration, remark = calibrated(known, logits_MNK, labels_N)
+    origin = describe(run, given.which, report, how, (logits_MNK.mean(0).argmax(-1) == labels_N), remark)
+    about = replace(known, scores=numbers(report.ensemble), calibration=calibration)
     mixmo.save_pretrained(trained, folder, about=about, name=given.name, origin=origin, half=True)
     add_remarks(folder / CARD, run, given.which, about)
     check(folder, net)
@@ -103,14 +108,30 @@ def numbers(scores: Scores) -> dict[str, float]:
     return {key: getattr(scores, key) for key in SCORES}
 
 
-def calibration(about: mixmo.About, report: Report) -> Calibration:
-    """That of the validation images, if the run held some out; else a temperature alone, of 0 held-out samples."""
+def calibrated(about: mixmo.About, logits_MNK: Tensor, labels_N: Tensor) -> tuple[Calibration, str | None]:
+    """That of the validation images; if none were held out, that of the test images, with its scores on halves."""
     if about.calibration is not None:
-        return about.calibration
-    return Calibration(temperature=sum(report.ensemble.temperatures) / 2)
+        return about.calibration, None
+    splits = torch.tensor([scored(logits_MNK, labels_N, *random_halves(len(labels_N), seed)) for seed in range(SPLITS)])
+    coverage, size, predicted, error = splits.double().mean(0).tolist()
+    remark = CALIBRATED.format(
+        splits=SPLITS, coverage=100 * coverage, size=size, predicted=100 * predicted, error=100 * error
+    )
+    return mixmo.calibrate(logits_MNK, labels_N), remark
 
 
-def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor) -> Origin:
+def scored(logits_MNK: Tensor, labels_N: Tensor, half: Tensor, other: Tensor) -> tuple[float, float, float, float]:
+    """Coverage and size of the sets, share of predicted images and their error rate, fitted to half of the images."""
+    fitted = mixmo.calibrate(logits_MNK[:, half], labels_N[half])
+    prediction, labels_O = mixmo.Prediction(logits_MNK[:, other], fitted), labels_N[other]
+    inside_O = prediction.sets.gather(1, labels_O[:, None]).double()
+    wrong_O, predicted_O = prediction.labels != labels_O, ~prediction.abstain
+    error = (wrong_O & predicted_O).sum().item() / max(1, int(predicted_O.sum()))
+    size = prediction.sets.sum(1).double().mean().item()
+    return inside_O.mean().item(), size, predicted_O.double().mean().item(), error
+
+
+def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor, remark: str | None) -> Origin:
     scores, environment = run.read_scores(), run.read_environment()
     best = f"epoch {scores['best_epoch']} of {run.recipe.epochs}, the best by its {scores['best_by']} Top1"
     return Origin(
@@ -123,7 +144,7 @@ def describe(run: Run, which: str, report: Report, how: str, right_N: Tensor) ->
         multiply_adds=scores["multiply_adds"],
         measured=f"{how}, on {len(right_N):,} test images",
         members=tuple(numbers(member) for member in report.members),
-        temperature=None if run.recipe.validation else TEMPERATURE,
+        calibration=remark,
         first={"images": len(right_N[:FIRST]), "top1": right_N[:FIRST].double().mean().item()},
     )
 

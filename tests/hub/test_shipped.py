@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 
 import mixmo
 from mixmo import data
+from mixmo.calibration.posthoc import Calibration
 from mixmo.cli.app import main
 from mixmo.data.types import Dataset
 from mixmo.hub import shipped as module
-from mixmo.metrics.temperature import calibrate_halves, random_halves
+from mixmo.metrics.temperature import random_halves
 from mixmo.runs.directory import Run
 from mixmo.storage import checksums
 from mixmo.utils.errors import UserError
@@ -89,17 +90,22 @@ def test_the_scores_are_those_of_the_saved_weights(root: Path, digits: Dataset) 
         assert member["top1"] == pytest.approx(alone, abs=1e-9)
 
 
-def test_the_temperature_is_documented_as_fitted_on_test_halves(root: Path, digits: Dataset) -> None:
+def test_the_calibration_is_of_the_test_images_and_judged_on_halves_of_them(root: Path, digits: Dataset) -> None:
     net, config = mixmo.load(NAME), json.loads((root / NAME / "config.json").read_text())
-    prediction = mixmo.predict(net, digits.test.images)
-    halves = calibrate_halves(prediction.logits.mean(0), digits.test.labels, random_halves(360)).temperatures
-    assert net.about.calibration.temperature == pytest.approx(sum(halves) / 2, rel=1e-3)
-    assert net.about.calibration.samples == 0  # held-out ones
-    text = "the mean of the two temperatures of the paper's NLLc protocol, each fitted to the ensemble's logits on one"
-    assert text in config["origin"]["temperature"]
+    logits, labels, fitted = mixmo.predict(net, digits.test.images).logits, digits.test.labels, net.about.calibration
+    expected = mixmo.calibrate(logits, labels)
+    assert fitted.samples == 360
+    assert fitted.temperature == pytest.approx(expected.temperature, rel=1e-3)
+    assert fitted.conformal.quantile == pytest.approx(expected.conformal.quantile, rel=1e-3)
+    assert fitted.selective.threshold == pytest.approx(expected.selective.threshold, rel=1e-3)
+    covered = []
+    for seed in range(20):
+        half, other = random_halves(360, seed)
+        sets = mixmo.Prediction(logits[:, other], mixmo.calibrate(logits[:, half], labels[half])).sets
+        covered += [each[label].item() for each, label in zip(sets, labels[other], strict=True)]
+    text = f"mean over 20 splits: coverage of the sets {100 * sum(covered) / len(covered):.1f} %, "
+    assert text in config["origin"]["calibration"]
     assert text in (root / NAME / "README.md").read_text()
-    expected = (prediction.logits.mean(0) / net.about.calibration.temperature).softmax(-1)
-    torch.testing.assert_close(prediction.calibrated, expected)
 
 
 def test_the_model_card_is_complete(root: Path, runs: list[Run]) -> None:
@@ -167,8 +173,13 @@ def test_mixmo_predict_takes_a_shipped_name(tmp_path: Path, monkeypatch: pytest.
     assert row["probability"] == pytest.approx(expected.confidence.item(), rel=1e-5)
 
 
-def test_commands_work_with_a_temperature_alone(made: Path, root: Path, tmp_path: Path, capsys) -> None:
+def test_commands_work_with_a_temperature_alone(
+    made: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     (sample, *_), net = sorted((made.parent / "samples").iterdir()), mixmo.load(NAME)
+    mixmo.save_pretrained(net, tmp_path / "root" / NAME, calibration=Calibration(temperature=1.3))
+    monkeypatch.setattr(module, "ROOT", tmp_path / "root")
+    net = mixmo.load(NAME)
     assert main(["predict", NAME, str(sample), "--format", "json", "--device", "cpu"]) == 0
     out, err = capsys.readouterr()
     (row,) = json.loads(out)
@@ -228,7 +239,9 @@ def test_shipped_folders_are_complete(name: str) -> None:
     assert {tensor.dtype for tensor in stored.values() if tensor.dim() > 1} == {torch.bfloat16}
     assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}
     assert len(set(net.about.classes)) == 100
-    assert net.about.calibration.temperature > 0
+    fitted = net.about.calibration
+    assert (fitted.samples, fitted.conformal.level, fitted.selective.risk) == (10_000, 0.9, 0.05)
+    assert fitted.selective.coverage > 0.5
     card = ModelCard.load(folder / "README.md")
     assert card.data.license == "mit"
     for section in ("Images", "Scores", "Training", "Calibration", "Intended use and limits", "Licence and data"):

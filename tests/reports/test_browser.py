@@ -57,6 +57,22 @@ def test_theme_follows_the_system_the_button_and_print(browser: Any, pages: dict
     browser.run("localStorage.clear()")
 
 
+def test_a_printed_page_is_black_on_white_and_cuts_no_table(browser: Any, pages: dict[str, str]) -> None:
+    """At the width of A4 between its margins."""
+    state = "return getComputedStyle(document.querySelector('.state')).backgroundColor"
+    for name in pages:
+        browser.open(pages[name], 717)
+        browser.drawn()
+        light = browser.run(state)
+        browser.theme("dark")
+        assert browser.run(state) != light
+        browser.theme("dark", "print")
+        assert browser.run(state) == light
+        assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        cut = "[...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth)"
+        assert browser.run(f"return {cut}.map(each => each.innerText)") == []
+
+
 def contrast(one: list[float], two: list[float]) -> float:
     """The contrast ratio of WCAG 2."""
 
@@ -140,6 +156,9 @@ def test_live_page_follows_the_folder(browser: Any, copy: Copy, tmp_path: Path) 
             browser.open(watching.address, width)
             browser.wait("document.body.dataset.ready")
             assert browser.run(WIDE) <= 0
+            seen = "const box = arguments[0].getBoundingClientRect(); return box.width > 0 && box.right <= innerWidth"
+            for top1 in browser.driver.find_elements("css selector", "#rows td.n:nth-child(5)"):
+                assert browser.run(seen, top1)  # on a phone too, without scrolling
         assert sorted(browser.run(f"return {rows}")) == [hostile.name, "cut"]
         browser.run("document.querySelectorAll('#rows input').forEach(box => box.click())")
         browser.wait("document.querySelectorAll('#curves .chart svg').length === 3")

@@ -1,6 +1,7 @@
 """A report has the numbers of `mixmo eval`, is one file, and compares runs as `mixmo compare` does."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -15,7 +16,8 @@ from mixmo.cli.app import main
 from mixmo.evaluation.comparison import compare_runs
 from mixmo.metrics.diagrams import aurc
 from mixmo.reports.build import document
-from mixmo.reports.page import Charts
+from mixmo.reports.page import Charts, Table
+from mixmo.reports.vega import Chart
 from mixmo.runs.directory import Run
 
 Copy = Callable[..., Path]
@@ -134,7 +136,7 @@ def test_a_published_run_stands_beside_the_paper(results: Path) -> None:
     (row,) = [row for row in shown.rows if row[1:2] == ["the\u00a0paper"]]
     assert row[2] == "81.68 %"
     assert row[5] == "0.646"
-    assert "The paper's batch size is 64, this run's 256." in shown.text
+    assert any("The paper's batch size is 64, this run's 256." in text for text in shown.text)
     assert page.missing == [
         "logits-last.safetensors: the file is missing, so calibration, risk, classes and disagreements are left out",
         "last.safetensors: the file is missing, so encoders and filters cannot be measured",
@@ -163,6 +165,63 @@ def test_several_runs_show_differences_seeds_and_recipes_as_compare_does(results
     ]
     (heads,) = [row[1:] for row in rows if row[:1] == ["run"] and "seed" in row]
     assert heads == list(expected.recipes)
+
+
+def test_the_best_of_each_score_is_bold(results: Path) -> None:
+    paths = sorted(results.iterdir())
+    table = next(block for block in document(paths).sections[0].blocks if isinstance(block, Table))
+    scores = [run.scores for run in compare_runs(paths).runs]
+    columns = {"Top1": "top1", "NLL": "nll", "ECE": "ece"}
+    for head, name in columns.items():
+        values = [each[name] or 0.0 for each in scores]
+        best = values.index(max(values) if name == "top1" else min(values))
+        assert [row for row, column in table.bold if table.columns[column] == head] == [best]
+    alone = document(paths[:1]).sections[0].blocks
+    assert not any(block.bold for block in alone if isinstance(block, Table))
+
+
+def charts_of(paths: list[Path], section: str) -> dict[str, Chart]:
+    (found,) = [each for each in document(paths).sections if each.title == section]
+    return {chart.title: chart for block in found.blocks if isinstance(block, Charts) for chart in block.charts}
+
+
+def test_letters_of_runs_overlap_neither_bars_nor_each_other(results: Path) -> None:
+    """Each is about 5 % of the chart's width and 4 % of its height, on one side of its mark."""
+    for chart in charts_of(sorted(results.iterdir()), "Trade-offs").values():
+        points = _rows(chart.data["points"])
+        layer = chart.spec["layer"][-1]["encoding"]
+        (left, right), (bottom, top) = layer["x"]["scale"]["domain"], layer["y"]["scale"]["domain"]
+        log = layer["x"]["scale"].get("type") == "log"
+        boxes = []
+        for point in points:
+            share = (
+                math.log(point["x"] / left) / math.log(right / left) if log else (point["x"] - left) / (right - left)
+            )
+            height = (point["height"] - bottom) / (top - bottom)
+            at = share + (-0.06 if point["side"] else 0.015)
+            boxes.append((at, at + 0.045, height - 0.02, height + 0.02, share, point))
+        for i, (a, b, low, high, _, _) in enumerate(boxes):
+            for j, (c, d, below, above, share, point) in enumerate(boxes):
+                if i == j:
+                    continue
+                assert b <= c or d <= a or high <= below + 1e-9 or above <= low + 1e-9, (chart.title, i, j)
+                start = (point.get("low", point["y"]) - bottom) / (top - bottom)
+                end = (point["y"] - bottom) / (top - bottom)
+                assert not (a < share < b and low < end and start < high), (chart.title, i, j)
+
+
+def test_the_learning_rate_drops_where_the_schedule_says(results: Path) -> None:
+    """A scored epoch holds the rate of its own steps: of 100 and 104, the rate changes after 100."""
+    chart = charts_of([results / "cut-mixmo-b4-ghost-seed1"], "Curves")["Learning rate"]
+    rows = _rows(chart.data["curves"])
+    assert [(row["x"], row["y"]) for row in rows if row["x"] in (100, 104)] == [(100, 0.05), (104, 0.005)]
+    assert chart.spec["layer"][0]["mark"]["interpolate"] == "step-before"
+
+
+def test_losses_of_different_numbers_of_members_carry_a_warning(results: Path) -> None:
+    for names, warned in ((("cutmix-b1", "cut-mixmo-b4"), True), (("cutmix-b1", "vanilla-b1"), False)):
+        loss = charts_of([results / name for name in names], "Curves")["Training loss"]
+        assert ("same number of members" in loss.caption) == warned
 
 
 def test_a_run_of_300_epochs_and_10_000_images_takes_under_10_seconds_and_5_megabytes(

@@ -32,7 +32,7 @@ class Origin:
     multiply_adds: int  # of one prediction
     measured: str  # how the scores were measured
     members: tuple[dict[str, float], ...]  # scores of each
-    temperature: str | None  # what it was fitted on, where no images were held out
+    calibration: str | None  # what it was fitted on, where no validation images were held out
     first: dict[str, float]  # {"images": n, "top1": share} of the first n test images, a quick check
 
 
@@ -137,8 +137,7 @@ def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
         return ["None: probabilities are as trained."]
     lines = [f"Fitted on {fitted.samples} held-out images: temperature {fitted.temperature:.4f}."]
     if fitted.samples == 0:
-        known = origin and origin.temperature
-        lines = [f"Temperature {fitted.temperature:.4f}: {known or 'not fitted on held-out images'}."]
+        lines = [f"Temperature {fitted.temperature:.4f}: not fitted on held-out images."]
     if fitted.conformal:
         method, level = fitted.conformal.method, fitted.conformal.level
         lines += [f"Conformal prediction sets (`.sets`, {method}): target coverage {level:g}."]
@@ -147,6 +146,8 @@ def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
             f"Selective prediction (`.abstain`): selective risk at most {100 * fitted.selective.risk:g} %, coverage "
             f"{100 * fitted.selective.coverage:.1f} % of the held-out images."
         ]
+    if origin and origin.calibration:
+        lines.append(origin.calibration)
     return lines
 
 

@@ -111,10 +111,10 @@ def calibration_charts(found: Analysis, ece: float | None, ecec: float | None) -
     """Return the charts of one run."""
     one, two = found.temperatures
     fitted = f"Each half of the images at the temperature fitted to the other half ({one:.3f} and {two:.3f})."
-    bars = "Bars are 95 % intervals; the area of a point is the number of images."
+    bars = "Bars are 95 % intervals; a larger point has more images."
     return [
-        reliability_chart("Reliability before temperature", found.before, ece, bars),
-        reliability_chart("Reliability after temperature", found.after, ecec, fitted),
+        reliability_chart("Reliability before temperature scaling", found.before, ece, bars),
+        reliability_chart("Reliability after temperature scaling", found.after, ecec, fitted),
         histogram_chart(found.histogram),
         risk_chart(found.risk),
     ]

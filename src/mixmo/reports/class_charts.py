@@ -5,7 +5,7 @@ from typing import Any
 
 from mixmo.reports.analysis import ClassScore
 from mixmo.reports.filters import Filters
-from mixmo.reports.vega import PICKED, Chart, Spec, axis, colours, keys, lines, rounded, shapes, stacked, whole
+from mixmo.reports.vega import ACROSS, PICKED, Chart, Spec, axis, colours, keys, lines, rounded, shapes, stacked, whole
 
 THRESHOLDS = {"values": [0.2, 0.3, 0.4, 0.5]}
 DRAWN = 30  # classes in a chart: of more, the worst
@@ -18,7 +18,7 @@ def class_chart(scores: Sequence[ClassScore]) -> Chart:
     names = ["ensemble", *(f"member {m}" for m in range(len(worst[0].members)))] if worst[0].members else ["network"]
     columns: dict[str, list[Any]] = {"name": [], "y": [], "series": [], "samples": []}
     for score in worst:
-        for name, value in zip(names, (score.top1, *score.members), strict=True):
+        for name, value in reversed(list(zip(names, (score.top1, *score.members), strict=True))):  # the first is on top
             columns["name"].append(score.name)
             columns["y"].append(round(100 * value, 4))
             columns["series"].append(name)
@@ -32,12 +32,13 @@ def class_chart(scores: Sequence[ClassScore]) -> Chart:
     ]
     spec = {
         "data": {"name": "classes"},
-        "mark": {"type": "point", "filled": True, "size": 60},
+        "mark": {"type": "point", "size": 60, "strokeWidth": 1.8, "opacity": 1},
         "encoding": {
             "y": {**label, "axis": {"grid": True}},
-            "x": axis("Top1 % of the class", axis={"tickCount": 10}),
+            "x": axis("Top1 % of the class", axis=ACROSS),
             "color": colours(names),
             "shape": shapes(names),
+            "fill": {"condition": {"test": f"datum.series === '{names[0]}'", "value": "var(--c0)"}, "value": None},
             "opacity": PICKED,
             "tooltip": tooltip,
         },
@@ -47,7 +48,7 @@ def class_chart(scores: Sequence[ClassScore]) -> Chart:
     alt = f"Accuracy by class. {which}. Lowest: {lowest}."
     about = f"{which}. The axis does not begin at zero."
     drawn = whole(spec, 16 * len(worst) + 20)
-    return Chart("Accuracy by class", alt, drawn, {"classes": columns}, about, keys(names, "point"))
+    return Chart("Accuracy by class", alt, drawn, {"classes": columns}, about, keys(names, "open"))
 
 
 def confusion_chart(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
@@ -119,7 +120,7 @@ def encoder_chart(found: Filters) -> Chart:
             "tooltip": tooltip,
         },
     }
-    apart = "" if found.separation is None else f"Separation of the members' channels: {found.separation:.3f} of 1."
+    apart = "" if found.separation is None else f"Separation {found.separation:.3f} (1: no channel is used by both)."
     alt = f"Norms of the filters of {len(names)} encoders in {len(first)} channels. {apart}"
     return Chart("Encoders", alt, whole(spec, 220), {"norms": columns}, apart, keys(names, "point"))
 

@@ -71,12 +71,22 @@ def _scores(runs: Sequence[RunData], states: Sequence[str], compared: Comparison
         name: Cell = run.name if usual else (run.name, epoch if state == FINISHED else f"{state}, {epoch}")
         rows.append([name, *(_beside(run, first, name) for name in names), *_diversity(run)])
     columns = ["run", *(SCORES[name] for name in names), "members' Top1 %", "ratio-error"]
-    about = f"Scores of the {first.which} epoch; in small type, the difference to {first.name}."
-    blocks: list[Block] = [Table(columns, rows, about)]
+    about = f"Scores of the {first.which} epoch, the best in bold; in small type, the difference to {first.name}."
+    blocks: list[Block] = [Table(columns, rows, about, bold=_best(runs, names))]
     if compared.seeds:
         blocks.append(_seeds(compared, names))
     blocks.append(_cost(runs))
     return Section("Scores", blocks)
+
+
+def _best(runs: Sequence[RunData], names: Sequence[str]) -> frozenset[tuple[int, int]]:
+    """Return the places in the table of the best of each score: the largest Top1 and Top5, the smallest others."""
+    places = set()
+    for column, name in enumerate(names, start=1):
+        values = {row: value for row, run in enumerate(runs) if (value := run.score(name)) is not None}
+        best = (max if name in SHARES else min)(values.values())
+        places |= {(row, column) for row, value in values.items() if value == best and len(values) > 1}
+    return frozenset(places)
 
 
 def _beside(run: RunData, first: RunData, name: str) -> Cell:

@@ -24,6 +24,7 @@ class Curve(NamedTuple):
 
 
 LOSS = Curve("Training loss", "train.loss", "loss", "Weighted cross-entropy of the mixed inputs, mean over an epoch.")
+SUMMED = "It is the sum over the heads: compare it only between runs with the same number of members."
 TOP1 = Curve("Test accuracy", "test.ensemble.top1", "Top1 %", "Share of test images that are predicted correctly.", 100)
 NLL = Curve("Test NLL", "test.ensemble.nll", "NLL (nats)", "Negative log-likelihood, without temperature scaling.")
 ECE = Curve("Calibration error", "test.ensemble.ece", "ECE", "Expected calibration error, without temperature scaling.")
@@ -56,9 +57,11 @@ def own_curves(run: RunData) -> list[Chart]:
 def overlaid_curves(runs: Sequence[RunData]) -> list[Chart]:
     """Return the curves of several runs over each other; of several networks, the first one's."""
     sources = {run.name: run.networks[0] if run.networks else run for run in runs}
+    members = {run.recipe.members for run in runs if run.recipe is not None}
+    loss = LOSS if len(members) < 2 else LOSS._replace(about=f"{LOSS.about} {SUMMED}")
     drawn = [
         (curve, {name: _series(each, curve.column) for name, each in sources.items()})
-        for curve in (TOP1, NLL, LOSS, ECE, DIVERSITY)
+        for curve in (TOP1, NLL, loss, ECE, DIVERSITY)
     ]
     return _charts(drawn, 280, list(sources))
 

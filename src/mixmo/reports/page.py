@@ -51,7 +51,15 @@ class Table(NamedTuple):
     words: int = 1  # columns of words, to the left; the others are numbers
     title: str = ""
     long: bool = False  # folded: its title opens it
+    bold: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the best values
     kind: str = "table"
+
+
+class Tables(NamedTuple):
+    """Tables beside each other, where the page is wide enough."""
+
+    tables: Sequence[Table]
+    kind: str = "tables"
 
 
 class Picture(NamedTuple):
@@ -70,7 +78,7 @@ class Text(NamedTuple):
     kind: str = "text"
 
 
-Block = Cards | Charts | Table | Gallery | Text
+Block = Cards | Charts | Table | Tables | Gallery | Text
 
 
 @dataclass

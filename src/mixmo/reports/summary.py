@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from mixmo.reports.naming import method
-from mixmo.reports.page import Block, Card, Cards, Section, Table, Text, number, percent, plain, signed
+from mixmo.reports.page import Block, Card, Cards, Section, Table, Tables, number, percent, plain, signed
 from mixmo.reports.run_data import RunData
 from mixmo.reproduce.paper_scores import PaperScore, at_published_batch, paper_score
 from mixmo.utils.text import duration
@@ -37,13 +37,8 @@ def published(run: RunData) -> Published | None:
 
 def summary_section(run: RunData) -> Section:
     blocks: list[Block] = [Cards(_cards(run))]
-    if run.scores:
-        blocks.append(_score_table(run))
-        if run.summary.get("best_by") == "test" and "best" in run.scores:
-            blocks.append(
-                Text("The best epoch was selected on the test set, as in the paper (--validation N avoids this).")
-            )
-    blocks.append(Table(["", ""], _facts(run), words=2))
+    facts = Table(["", ""], _facts(run), words=2)
+    blocks.append(Tables([_score_table(run), facts]) if run.scores else facts)
     if run.fields:
         rows = [[key, plain(value)] for key, value in run.fields.items()]
         blocks.append(Table(["field", "value"], rows, words=2, long=True, title="All fields of the recipe"))
@@ -90,11 +85,13 @@ def _score_table(run: RunData) -> Table:
         if paper and paper.score.which == which:
             known = {"top1": percent(paper.score.top1), "nllc": number(paper.score.nllc, 3)}
             rows.append(["", "the\u00a0paper", *(known.get(name, "") for name in names)])
-    caption = ""
+    captions = []
+    if run.summary.get("best_by") == "test" and "best" in run.scores:
+        captions.append("The best epoch was selected on the test set, as in the paper (--validation N avoids this).")
     if paper and paper.batch and run.recipe:
-        ghost = f" in ghosts of {run.recipe.ghost}" if run.recipe.ghost else ""
-        caption = f"The paper's batch size is {paper.batch}, this run's {run.recipe.batch_size}{ghost}."
-    return Table(["epoch", "who", *(SCORES[name] for name in names)], rows, caption, words=2)
+        ghost = f", normalised in ghost batches of {run.recipe.ghost}" if run.recipe.ghost else ""
+        captions.append(f"The paper's batch size is {paper.batch}, this run's {run.recipe.batch_size}{ghost}.")
+    return Table(["epoch", "who", *(SCORES[name] for name in names)], rows, " ".join(captions), words=2)
 
 
 def _facts(run: RunData) -> list[list[str]]:

@@ -3,55 +3,84 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mixmo.reports.run_data import RunData
-from mixmo.reports.vega import PICKED, Chart, Spec, axis, colours, rounded, shapes, whole
+from mixmo.reports.vega import MARK, PICKED, Chart, Spec, axis, colours, rounded, shapes, whole
 from mixmo.reproduce import scores
 from mixmo.reproduce.plan import published
 from mixmo.reproduce.report import raw_figures
 
-HEIGHT, LETTER = 320, 13  # pixels of a chart, and of a letter in it
+HEIGHT = 320  # pixels of a chart
+LETTER = 13 / HEIGHT  # of a letter, and below of a mark and to the end of its letter, as shares of a phone's chart
+SIZE, REACH = 0.03, 0.08
 PAPER = {"vanilla": "1-Net", "cutmix": "1-Net + CutMix", "linear-mixmo": "Linear-MixMo", "cut-mixmo": "Cut-MixMo"}
 
 
+class Box(NamedTuple):
+    """A place in a chart, in shares of its width and height."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+
 def scatter(names: Sequence[str], columns: dict[str, list[Any]], x: Spec, y: Spec, under: Sequence[Spec] = ()) -> Spec:
-    """Return one point for each run, with its letter beside it and its name at the pointer."""
+    """Return one point for each run, with its letter beside it and its name at the pointer.
+
+    A column `low` holds where a bar below each point ends.
+    """
     tooltip: list[Spec] = [{"field": "series", "title": " "}]
     tooltip += [{"field": e["field"], "type": "quantitative", "title": e["title"], "format": ".4~f"} for e in (x, y)]
     encoding: Spec = {"x": x, "y": y, "color": colours(names), "opacity": PICKED, "tooltip": tooltip}
     columns["letter"] = [name.partition(" ")[0] for name in columns["series"]]
-    columns["side"], columns["height"] = _letters(columns["x"], columns["y"], x["scale"], y["scale"])
-    layers: list[Spec] = [{"data": {"name": "points"}, "mark": {"type": "point", "filled": True, "size": 90}}]
-    layers[0]["encoding"] = {**encoding, "shape": shapes(names)}
-    for side, place in enumerate(({"align": "left", "dx": 8}, {"align": "right", "dx": -8})):
-        label: Spec = {"data": {"name": "points"}, "mark": {"type": "text", "fontSize": 11, "fontWeight": 600, **place}}
-        label["transform"] = [{"filter": f"datum.side === {side}"}]
-        at = {"y": {**y, "field": "height"}, "text": {"field": "letter"}}
-        layers.append({**label, "encoding": {**encoding, **at}})
+    columns["side"], columns["height"] = _letters(columns, x["scale"], y["scale"])
+    points: Spec = {"data": {"name": "points"}, "mark": {**MARK, "size": 90}}
+    layers: list[Spec] = [{**points, "encoding": {**encoding, "shape": shapes(names)}}]
+    at: Spec = {**y, "field": "height"}
+    for side, (align, sign) in enumerate((("left", 1), ("right", -1))):
+        here = {"data": {"name": "points"}, "transform": [{"filter": f"datum.side === {side}"}]}
+        text = {"type": "text", "fontSize": 11, "fontWeight": 600, "align": align, "dx": 9 * sign}
+        layers.append({**here, "mark": text, "encoding": {**encoding, "y": at, "text": {"field": "letter"}}})
+        moved = {**here, "transform": [*here["transform"], {"filter": "datum.height !== datum.y"}]}
+        line = {"type": "rule", "strokeWidth": 0.75, "x2Offset": 8 * sign}  # from a mark to its letter
+        layers.insert(
+            0, {**moved, "mark": line, "encoding": {**encoding, "x2": {"field": "x"}, "y2": {"field": "height"}}}
+        )
     return whole({"layer": [*under, *layers]}, HEIGHT)
 
 
-def _letters(x: Sequence[float], y: Sequence[float], across: Spec, up: Spec) -> tuple[list[int], list[float]]:
-    """Return the side, left or right, and the height of each mark's letter; near ones stand above each other."""
-    x = [math.log(value) for value in x] if across.get("type") == "log" else x
-    left, right = map(math.log, across["domain"]) if across.get("type") == "log" else across["domain"]
-    apart, near = LETTER / HEIGHT * (up["domain"][1] - up["domain"][0]), 0.05 * (right - left)
-    sides, heights = [0] * len(y), list(y)
-    placed: list[int] = []
-    for i in sorted(range(len(y)), key=lambda i: y[i]):
+def _letters(columns: dict[str, list[Any]], across: Spec, up: Spec) -> tuple[list[int], list[float]]:
+    """Return the side, left or right, and the height of each mark's letter, where no mark, bar or other letter is."""
+    u, v = _shares(columns["x"], across), _shares(columns["y"], up)
+    lows = _shares(columns["low"], up) if "low" in columns else v
+    marks = [Box(a - SIZE / 2, a + SIZE / 2, low, b) for a, b, low in zip(u, v, lows, strict=True)]
+    sides, heights = [0] * len(u), list(v)
+    letters: list[Box] = []
+    for i in sorted(range(len(v)), key=lambda i: v[i]):
         free = []
-        for side, sign in enumerate((1, -1)):
-            letters = [heights[j] for j in placed if sides[j] == side and abs(x[j] - x[i]) <= near]
-            marks = [y[j] for j in range(len(y)) if 0 < sign * (x[j] - x[i]) <= near]
-            height = y[i]
-            for other in sorted(letters + marks):
-                height = other + apart if abs(other - height) < apart else height
-            free.append(height)
-        sides[i] = int(free[1] < free[0])
-        heights[i] = free[sides[i]]
-        placed.append(i)
-    return sides, heights
+        for left, right in ((u[i] + SIZE / 2, u[i] + REACH), (u[i] - REACH, u[i] - SIZE / 2)):
+            height = v[i]
+            for box in sorted([*letters, *marks[:i], *marks[i + 1 :]], key=lambda box: box.bottom):
+                beside = left < box.right and box.left < right
+                if beside and box.bottom - LETTER < height < box.top + LETTER:
+                    height = box.top + LETTER
+            free.append((height, Box(left, right, height, height)))
+        sides[i] = int(free[1][0] < free[0][0])
+        heights[i], box = free[sides[i]]
+        letters.append(box)
+    bottom, top = up["domain"]
+    return sides, [
+        y if a == b else bottom + a * (top - bottom) for y, a, b in zip(columns["y"], heights, v, strict=True)
+    ]
+
+
+def _shares(values: Sequence[float], scale: Spec) -> list[float]:
+    """Return where values are on an axis, from 0 to 1."""
+    of = math.log if scale.get("type") == "log" else float
+    low, high = map(of, scale["domain"])
+    return [(of(value) - low) / (high - low) for value in values]
 
 
 def diversity_chart(runs: Sequence[RunData], names: Sequence[str]) -> Chart | None:
@@ -89,7 +118,7 @@ def diversity_chart(runs: Sequence[RunData], names: Sequence[str]) -> Chart | No
     spec = scatter(names, columns, x, y, [rule, member])
     best = max(there, key=lambda run: run.score("top1") or 0.0)
     alt = f"Top1 over ratio-error of {len(there)} runs; the best ensemble is {best.name}."
-    about = "The mark is the ensemble, the bar below it the mean of its members: what diversity gains."
+    about = "Marks are ensembles; the end of the bar is the mean of its members."
     return Chart("Diversity against accuracy", alt, spec, {"points": columns}, about)
 
 

@@ -42,8 +42,10 @@ CONFIG: Spec = {
 
 
 SHAPES = {"circle": "●", "square": "■", "triangle-up": "▲", "diamond": "◆", "cross": "✚"}  # with their characters
+OPEN = "○□△◇✛"
 
-
+ACROSS: Spec = {"tickCount": {"expr": "ceil(width / 65)"}}  # ticks of a horizontal axis, also of a phone's
+MARK: Spec = {"type": "point", "filled": True, "opacity": 1, "stroke": "var(--card)", "strokeWidth": 1}
 PICKED = {"condition": {"test": "picked === '' || datum.series === picked", "value": 1}, "value": 0.1}  # in the legend
 
 
@@ -68,8 +70,10 @@ class Key(NamedTuple):
 
 
 def keys(names: Sequence[str], kind: str = "line") -> tuple[Key, ...]:
-    """Return the legend of series; none of one alone. `kind`: line, point or area."""
+    """Return the legend of series; none of one alone. `kind`: line, point, area, or open: only the first is filled."""
     styles, shapes = ("solid", "dashed", "dotted", "double"), list(SHAPES.values())
+    if kind == "open":
+        shapes[1:] = OPEN[1:]
     return tuple(
         Key(
             name,
@@ -146,7 +150,7 @@ def axis(title: str, field: str = "y", **more: Any) -> Spec:
         scale["zero"] = more.pop("zero", False)
     ticks = more.pop("axis", {})
     if field != "y" and not ticks.keys() & {"values", "tickCount"}:
-        ticks = {"tickCount": {"expr": "ceil(width / 65)"}, **ticks}
+        ticks = {**ACROSS, **ticks}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": ticks, **more}
 
 
@@ -161,14 +165,14 @@ def lines(
         y: Encoding of the column y.
         data: Name of the data: columns x, y and series.
         height: In pixels.
-        step: Whether values hold until the next one.
+        step: Whether a value holds from the one before, as it is of a whole epoch.
         under: Layers below the curves, with their own data.
     """
     shown = [{"field": "series", "type": "nominal", "title": " "}] if len(names) > 1 else []
     formats = [{**{k: e[k] for k in ("field", "type", "title")}, "format": f} for e, f in ((x, "~g"), (y, ".4~f"))]
     curves: Spec = {
         "data": {"name": data},
-        "mark": {"type": "line", "interpolate": "step-after" if step else "linear", "strokeWidth": 1.8},
+        "mark": {"type": "line", "interpolate": "step-before" if step else "linear", "strokeWidth": 1.8},
         "encoding": {
             "x": x,
             "y": y,

@@ -16,7 +16,12 @@ export function start(described) {
   const drop = $("drop");
   for (const name of ["dragenter", "dragover"]) drop.addEventListener(name, () => drop.classList.add("over"));
   for (const name of ["dragleave", "drop"]) drop.addEventListener(name, () => drop.classList.remove("over"));
-  $("explain").textContent = `The ensemble is the softmax of the subnetworks' mean logits.${model.members > 1 ? " All subnetworks read the same image, in one forward pass." : ""}`;
+  const fitted = model.calibration?.conformal || model.calibration?.selective ? model.calibration.samples.toLocaleString("en") : null;
+  $("explain").textContent = [
+    "The ensemble is the softmax of the subnetworks' mean logits.",
+    model.members > 1 ? "All subnetworks read the same image, in one forward pass." : "",
+    fitted ? `Prediction sets and abstention were fitted to ${fitted} images that the network was not trained on; they hold for images like those.` : "",
+  ].join(" ");
 }
 
 export async function predict(file) {
