@@ -3,6 +3,7 @@
     cifar100-first          classes 0-49 of CIFAR-100, all 500 training images each
     cifar100-rest-100       classes 50-99, the first 100 training images each
     cifar100-rest-20        classes 50-99, the first 20 training images each
+    cifar10-100             CIFAR-10, the first 100 training images of each class
     tiny-imagenet-32        Tiny ImageNet, the first 125 training and 10 test images of each class, resized to 32x32
 
 The test images are those of the same classes. `python benchmarks/transfer.py --data DATA` writes the last one as
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from mixmo.augment.basic import to_shape
 from mixmo.data.catalog import DATASETS
-from mixmo.data.cifar import cifar100
+from mixmo.data.cifar import cifar10, cifar100
 from mixmo.data.stream import Files
 from mixmo.data.tiny_imagenet import tiny_imagenet
 from mixmo.data.types import Dataset, Split
@@ -60,6 +61,12 @@ def cifar100_rest_100(root: Path) -> Dataset:
 def cifar100_rest_20(root: Path) -> Dataset:
     """CIFAR-100, classes 50-99, 20 training images each."""
     return some_classes(cifar100(root), "cifar100-rest-20", 50, 100, 20)
+
+
+@DATASETS.add("cifar10-100")
+def cifar10_100(root: Path) -> Dataset:
+    """CIFAR-10, 100 training images each."""
+    return some_classes(cifar10(root), "cifar10-100", 0, 10, 100)
 
 
 @DATASETS.add("tiny-imagenet-32")

@@ -86,7 +86,7 @@ def test_corruptions_are_pooled_over_all_cells(results: Path) -> None:
 
 
 def fine_tuned(seed: int, top1: float, **changes: object) -> dict[str, object]:
-    recipe = named("finetune/cut-mixmo").replace(model="timm/resnet18", seed=seed, **changes).to_dict()
+    recipe = named("finetune/cut-mixmo").replace(dataset="folder:x", seed=seed, **changes).to_dict()
     curve = {"10": {"validation": {"top1": 0.1, "nllc": 3.0}}, "20": {"validation": {"top1": 0.5, "nllc": 2.0}}}
     return {"method": "cut-mixmo", "images": 1000, "recipe": recipe, "scores": {"last": scores(top1)}, "curve": curve}
 
@@ -94,8 +94,8 @@ def fine_tuned(seed: int, top1: float, **changes: object) -> dict[str, object]:
 def test_fine_tuning_shows_options_images_seen_and_the_spread_of_seeds(results: Path) -> None:
     runs = [fine_tuned(0, 0.4), fine_tuned(1, 0.6), fine_tuned(0, 0.7, epochs=60, rho=0.5)]
     (results / "finetune.json").write_text(json.dumps(runs))
-    assert cells(results, "finetune finetune.json 5000") == []
-    default, longer = cells(results, "finetune finetune.json 1000")
+    assert cells(results, "finetune finetune.json folder:y") == []
+    default, longer = cells(results, "finetune finetune.json folder:x")
     assert default[:6] == ["`finetune/cut-mixmo`", "", "2", "36 k", "50.0 ± 0.0", "2.000 ± 0.000"]
     assert default[6:] == ["50.0 ± 14.1", "1.000 ± 0.141", "0.100 ± 0.000"]
     assert longer[1:4] == ["`--epochs 60 --rho 0.5`", "1", "108 k"]

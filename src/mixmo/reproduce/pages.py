@@ -219,14 +219,14 @@ TRANSFER = {"top1": (1, 100), "nllc": (3, 1), "ece": (3, 1)}
 def finetune_table(results: Path, words: Sequence[str]) -> Lines:
     """What `benchmarks/finetune.py` made: scores of the last epoch, on held-out images and in the test.
 
-    The second word is the number of training images.
+    The second word is the data set.
     """
-    file, images = words
+    file, dataset = words
     header = ["recipe", "options", "seeds", "images seen", "held-out Top1 %", "held-out NLLc"]
     lines = [[*header, "Top1 %", "NLLc", "ECE"]]
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in json.loads((results / file).read_text(encoding="utf-8")):
-        if run["images"] != int(images):
+        if run["recipe"]["dataset"] != dataset:
             continue
         usual = named(f"finetune/{run['method']}")
         changed = {
@@ -238,7 +238,7 @@ def finetune_table(results: Path, words: Sequence[str]) -> Lines:
         rows.setdefault((run["method"], options), []).append(run)
     for (method, options), runs in rows.items():
         recipe = runs[0]["recipe"]
-        seen = int(images) * 0.9 * recipe["epochs"] * recipe.get("repetition", 2)
+        seen = 0.9 * runs[0]["images"] * recipe["epochs"] * recipe.get("repetition", 2)
         held_out = [list(run["curve"].values())[-1]["validation"] for run in runs]
         test = [run["scores"]["last"]["ensemble"] for run in runs]
         lines.append(
