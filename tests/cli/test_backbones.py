@@ -190,9 +190,11 @@ def test_a_run_of_a_backbone_is_a_start(exported: Path, photos: Path, tmp_path: 
 
 BAD = {
     "--model timm/resnet5": "resnet50",
+    "--model resnet50": "timm/NAME",
+    "cifar100/cut-mixmo --model resnet50": "timm/NAME",
     "--model timm/test_resnet --no-pretrained --stem conv9": "conv9",
     "--model timm/test_resnet --no-pretrained --head layer4": "head",
-    "--model timm/test_resnet --pretrained": "--weights FILE",
+    "--model timm/test_resnet --pretrained": "--weights FILE, or --no-pretrained",
     "--model timm/test_resnet --weights nothing.safetensors": "nothing.safetensors",
     "--model timm/test_resnet --weights other.safetensors": "conv1.0.weight",
     "--model timm/test_resnet --width 2 --encoders 1": "encoders = 1 is for network families",

@@ -124,7 +124,7 @@ def test_the_header_names_network_device_data_steps_and_folder(digits: Dataset) 
     assert lines == [
         f"network  wrn10_2, {count:,} parameters, 2 members",
         "device   cpu (1 thread), fp32",
-        "data     digits: 1,300 training, 360 test images of 8x8, 10 classes",
+        "data     digits: 1,300 training, 137 validation, 360 test images of 8x8, 10 classes",
         "steps    30 epochs of 40 steps with 64 images; 40 steps are done",
         "writes   runs/a",
     ]
