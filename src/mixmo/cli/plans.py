@@ -96,7 +96,7 @@ def distinguished(recipes: Iterable[Recipe]) -> dict[Recipe, str]:
     alike: dict[str, list[Recipe]] = {}
     for recipe in (recipes := list(recipes)):
         alike.setdefault(run_name(recipe).rpartition("-")[0], []).append(recipe)
-    texts = {}
+    texts: dict[Recipe, str] = {}
     for group in alike.values():
         fields = [field for field in FIELDS if len({getattr(recipe, field) for recipe in group}) > 1]
         texts |= {recipe: ", ".join(f"{field} = {getattr(recipe, field)}" for field in fields) for recipe in group}
