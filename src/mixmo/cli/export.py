@@ -16,9 +16,9 @@ from mixmo.data.types import Split
 from mixmo.evaluation.models import Model
 from mixmo.exporters.export import check_target, export
 from mixmo.hub.loading import MODEL, load
+from mixmo.metrics.temperature import T_MAX
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
-from mixmo.metrics.temperature import T_MAX
 from mixmo.recipes.fields import above
 from mixmo.utils.errors import UserError
 from mixmo.utils.text import printable, printable_lines
