@@ -188,11 +188,23 @@ def test_a_run_of_a_backbone_is_a_start(exported: Path, photos: Path, tmp_path: 
     torch.testing.assert_close(sums[0], sums[1])
 
 
+@pytest.mark.parametrize(("option", "reminded"), [("--pretrained", False), ("--no-pretrained", True)])
+def test_a_recipe_for_random_weights_reminds_of_the_learning_rate(
+    option: str, reminded: bool, exported: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for word in untrained("timm/test_resnet", photos) if word not in ("--quiet", "--no-pretrained")]
+    start = str(exported / "runs" / "photos")
+    assert main(["train", "finetune/cut-mixmo", *words, option, "--start", start, "--out", str(tmp_path / "run")]) == 0
+    assert ("is for random weights" in capsys.readouterr().err) == reminded
+
+
 BAD = {
     "--model timm/resnet5": "resnet50",
+    "--model resnet50": "timm/NAME",
+    "cifar100/cut-mixmo --model resnet50": "timm/NAME",
     "--model timm/test_resnet --no-pretrained --stem conv9": "conv9",
     "--model timm/test_resnet --no-pretrained --head layer4": "head",
-    "--model timm/test_resnet --pretrained": "--weights FILE",
+    "--model timm/test_resnet --pretrained": "--weights FILE, or --no-pretrained",
     "--model timm/test_resnet --weights nothing.safetensors": "nothing.safetensors",
     "--model timm/test_resnet --weights other.safetensors": "conv1.0.weight",
     "--model timm/test_resnet --width 2 --encoders 1": "encoders = 1 is for network families",

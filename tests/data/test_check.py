@@ -126,11 +126,11 @@ def test_a_folder_counts_images_per_class(tmp_path: Path):
     summary, faults = check("folder:pets@8", tmp_path)
     assert faults == []
     assert summary.splitlines() == [
-        f"{tmp_path}/pets: 15 train, 3 test, 2 classes",
+        f"{tmp_path}/pets: 15 train and 3 test images, 2 classes",
         "class    train     test",
         "cat          3        1",
         "dog         12        2",
-        "smallest class: cat (3), largest class: dog (12)",
+        "smallest class: cat (3), largest class: dog (12); `mixmo train --balance loss` weights the classes equally",
     ]
     broken = tmp_path / "pets/train/cat/2.png"
     broken.write_bytes(b"")

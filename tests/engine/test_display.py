@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -124,10 +125,28 @@ def test_the_header_names_network_device_data_steps_and_folder(digits: Dataset) 
     assert lines == [
         f"network  wrn10_2, {count:,} parameters, 2 members",
         "device   cpu (1 thread), fp32",
-        "data     digits: 1,300 training, 360 test images of 8x8, 10 classes",
+        "data     digits: 1,300 training, 137 validation, 360 test images of 8x8, 10 classes",
         "steps    30 epochs of 40 steps with 64 images; 40 steps are done",
         "writes   runs/a",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({"model": "timm/test_resnet"}, "random weights"),
+        ({"model": "timm/test_resnet", "pretrained": True}, "published weights, images normalised with mean 0.306"),
+        ({"model": "timm/test_resnet", "pretrained": True, "weights": "a.pt"}, "a.pt, images normalised"),
+        ({"model": "shop:make", "pretrained": True}, "weights that shop:make returns"),
+    ],
+)
+def test_the_header_names_the_initial_weights_of_a_backbone(
+    fields: dict[str, Any], start: str, digits: Dataset
+) -> None:
+    net = RECIPE.network(10, (1, 8, 8))
+    schedule = Schedule(RECIPE.replace(**fields), 1437)
+    lines = header(schedule, digits, net, torch.device("cpu"), Path("runs/a"), 0)
+    assert lines[1].startswith(f"start    {start}")
 
 
 def test_a_training_prints_plain_lines_and_nothing_if_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

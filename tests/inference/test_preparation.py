@@ -52,7 +52,7 @@ def test_unreadable_files_are_returned_with_the_reason(files: list[str]) -> None
     first, second = read_images(files[:4], GREY, 2)
     assert (first.paths, first.failed) == (
         [files[0]],
-        [(files[1], f"is not an image of a format that is read: {LISTED}")],
+        [(files[1], f"not an image of a supported format ({LISTED})")],
     )
     assert (second.paths, second.failed) == ([files[3]], [(files[2], "cannot be read (No such file or directory)")])
     (nothing,) = read_images(files[1:3], GREY, 2)

@@ -223,9 +223,9 @@ def broken(state: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
     [
         (
             "missing",
-            r"tensors of the weights do not fit the \d+ of the model: layer1.0.conv1.weight is missing.*and \d+ more",
+            r"the weights do not fit: \d+ of \d+ tensors differ \(layer1.0.conv1.weight is missing.*and \d+ more",
         ),
-        ("unexpected", "2 tensors of the weights do not fit .*layer5.weight is unknown"),
+        ("unexpected", "do not fit: 2 of .*layer5.weight is unknown"),
         ("grey", r"conv1.0.weight is \(\d+, 1, 3, 3\) there and \(\d+, 3, 3, 3\) in the network"),
         ("renamed", "conv1.0.weight is missing"),
     ],

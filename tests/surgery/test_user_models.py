@@ -105,7 +105,16 @@ def test_a_function_gets_the_arguments_that_it_takes(module: str) -> None:
     assert given == {"in_chans": 3, "img_size": 16, "drop_path_rate": 0.2, "pretrained": True}
     assert made(f"{module}:of_kwargs").classes == 5
     assert_fails("no argument drop_path_rate; leave drop_path out", f"{module}:make", drop_path=0.2)
-    assert_fails("no argument pretrained; .*by weights", f"{module}:make", pretrained=True)
+
+
+def test_a_function_without_an_argument_pretrained_keeps_the_weights_it_returns(module: str) -> None:
+    """A recipe of finetune/ asks for pretrained weights; the function decides what these are."""
+    user_models.allow(module)
+    torch.manual_seed(3)
+    net = made(f"{module}:make", pretrained=True)
+    torch.manual_seed(3)
+    model = sys.modules[module].make(5)
+    torch.testing.assert_close(sum(copy.weight for copy in net.encoders_at("0.0").copies), model[0][0].weight)
 
 
 def test_fixed_classes_are_converted(module: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ COMMANDS = {
     "serve": "predictions over HTTP, and a page to try a network",
     "data": "download, check and corrupt data sets",
     "export": "write a network as one ONNX or PyTorch file",
-    "list": "recipes, models, masks, datasets, metrics, shipped networks, ...",
+    "list": "methods, recipes, models, masks, data sets, metrics, shipped networks",
     "show": "a recipe in full, with its scores, cost and training time",
     "bench": "training and prediction speed of a recipe on this machine",
     "analyse": "filters, members, diversity and training dynamics of runs",

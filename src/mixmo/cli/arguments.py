@@ -25,6 +25,7 @@ SECTIONS = {  # of the help, each from this field of the recipe on
     "precision": "run",
 }
 DEFAULT = "finetune/cut-mixmo"  # recipe of a backbone that is given without one
+PAPER = "cifar100/cut-mixmo"  # whose settings are the defaults of `Recipe`
 MODEL = re.compile(r"--model(=.*)?").fullmatch
 parser = Parser
 
@@ -32,17 +33,20 @@ parser = Parser
 def add_recipe(into: Parser, arguments: list[str], needed: bool = True) -> None:
     """Add the positional RECIPE, --config and one option for each field; `recipe_of` makes a recipe of them.
 
-    A backbone as --model may stand without a recipe. The help shows the defaults of the recipe in `arguments`, if there
-    is one.
+    With --model, RECIPE may be missing: `recipe_of` then takes that of backbones. The help shows the defaults of the
+    recipe in `arguments`, if there is one.
     """
     given = [argument.partition("=")[2] or after for argument, after in pairwise([*arguments, ""]) if MODEL(argument)]
-    nargs = "?" if not needed or any(map(BACKBONES.fullmatch, given)) else None
-    text = f"a named recipe such as cifar100/cut-mixmo (`mixmo list recipes`); {DEFAULT} for a backbone as --model"
-    into.add_argument("recipe", nargs=nargs, help=text)
+    nargs = "?" if given or not needed else None
     text = "YAML file of fields to override, such as recipe.yaml of a run; options override the file"
     into.add_argument("--config", type=Path | None, help=text)
-    default = named(DEFAULT) if needed and nargs else Recipe()
-    shown = next((named(word) for word in arguments if word in names()), default)
+    name = next((word for word in arguments if word in names()), DEFAULT if needed and given else PAPER)
+    text = (
+        f"a named recipe such as {PAPER} (`mixmo list recipes`); {DEFAULT} for a backbone as --model; the defaults "
+        f"below are those of {name}, and with RECIPE before --help its own"
+    )
+    into.add_argument("recipe", nargs=nargs, help=text)
+    shown = named(name)
     docs, section = field_docs(Recipe), ""
     for field, hint in KINDS.items():
         section = SECTIONS.get(field, section)
@@ -60,10 +64,11 @@ def recipe_of(parsed: Namespace, base: Recipe | None = None) -> Recipe:
     if ":" in (model := getattr(parsed, "model", "")):
         allow(model)
     fields = given_fields(parsed)
-    if base is None and parsed.recipe is None and BACKBONES.fullmatch(fields.get("model", "")):
+    if base is None and parsed.recipe is None and (model := fields.get("model")):
+        if not BACKBONES.fullmatch(model):
+            raise UserError(f"--model {model} needs a recipe; a backbone of a library is timm/NAME or torchvision/NAME")
         parsed.recipe = DEFAULT
-    named_or_base = named(parsed.recipe) if parsed.recipe is not None else base or Recipe()
-    return named_or_base.replace(**fields)
+    return (named(parsed.recipe) if parsed.recipe is not None else base or Recipe()).replace(**fields)
 
 
 def given_fields(parsed: Namespace) -> dict[str, Any]:

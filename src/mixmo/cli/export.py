@@ -16,6 +16,7 @@ from mixmo.data.types import Split
 from mixmo.evaluation.models import Model
 from mixmo.exporters.export import check_target, export
 from mixmo.hub.loading import MODEL, load
+from mixmo.metrics.temperature import T_MAX
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.recipes.fields import above
@@ -80,7 +81,8 @@ def temperature_line(about: About) -> str:
         )
     held_out = f"fitted on {fitted.samples} held-out images"
     source = held_out if fitted.samples else "as saved, not fitted on held-out images (see its model card)"
-    return f"temperature {fitted.temperature:.4g}, {source}"
+    limit = "; this is the upper limit: the network is no better than chance there" * (fitted.temperature >= T_MAX)
+    return f"temperature {fitted.temperature:.4g}, {source}{limit}"
 
 
 def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | None, Labelled | None]:

@@ -1,4 +1,4 @@
-"""mixmo list [protocols|recipes|models|masks|augmentations|datasets|metrics|shipped] [FILTER]"""
+"""mixmo list [protocols|methods|recipes|models|masks|augmentations|datasets|metrics|shipped] [FILTER]"""
 
 import shutil
 import textwrap
@@ -10,7 +10,7 @@ from mixmo.augment.pixel import AUGMENTATIONS
 from mixmo.baselines.feature_mixing import FEATURE_MIXING
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.cli.arguments import parse, parser
-from mixmo.cli.recipe_scores import score_lines
+from mixmo.cli.recipe_scores import UNSCORED, score_lines
 from mixmo.data import DATASETS, folder
 from mixmo.data.check import CORRUPTED
 from mixmo.hub.shipped import shipped
@@ -19,7 +19,9 @@ from mixmo.metrics import DIVERSITY, METRICS
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import UNMASKED
 from mixmo.models import FAMILIES
-from mixmo.recipes import PROTOCOLS, named, names, summary
+from mixmo.recipes import METHODS, PROTOCOLS, named, names, summary
+from mixmo.recipes.finetune import NAME as FINETUNING
+from mixmo.recipes.finetune import SUMMARY as FINETUNING_SUMMARY
 from mixmo.utils.errors import UserError
 
 
@@ -28,8 +30,14 @@ def first_line(thing: object) -> str:
     return (thing.__doc__ or "").partition("\n")[0]
 
 
+def protocols() -> dict[str, str]:
+    return {name: protocol.summary for name, protocol in PROTOCOLS.items()} | {FINETUNING: FINETUNING_SUMMARY}
+
+
 def recipes() -> dict[str, str]:
-    return {name: "\n".join((summary(name), *score_lines(name, named(name)))) for name in names()}
+    """Return each recipe's method and, where there are any, its scores."""
+    scores = {name: score_lines(name, named(name)) for name in names()}
+    return {name: "\n".join((summary(name), *(line for line in scores[name] if line != UNSCORED))) for name in scores}
 
 
 def augmentations() -> dict[str, str]:
@@ -57,8 +65,10 @@ def metrics() -> dict[str, str]:
     return scores | calibrated | {name: first_line(DIVERSITY[name]) for name in DIVERSITY}
 
 
+RECIPES = "a recipe is PROTOCOL/METHOD, such as cifar100/cut-mixmo; `mixmo list recipes cifar100` gives scores"
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
-    "protocols": lambda: {name: protocol.summary for name, protocol in PROTOCOLS.items()},
+    "protocols": protocols,
+    "methods": lambda: {name: method.summary for name, method in METHODS.items()},
     "recipes": recipes,
     "models": lambda: {name: first_line(family) for name, family in FAMILIES.items()},
     "masks": lambda: {name: first_line(MASKS[name].draw) for name in MASKS} | UNMASKED,
@@ -78,12 +88,12 @@ def main(arguments: list[str]) -> None:
     into.add_argument("kind", nargs="?", type=Literal[tuple(KINDS)], help=f"only this kind: {', '.join(KINDS)}")
     into.add_argument("filter", nargs="?", help="only names that contain this text, such as cifar100")
     parsed, width = parse(into, arguments), shutil.get_terminal_size().columns
-    for kind in [parsed.kind] if parsed.kind else KINDS:
+    for kind in [parsed.kind] if parsed.kind else [kind for kind in KINDS if kind != "recipes"]:
         things = {name: text for name, text in KINDS[kind]().items() if (parsed.filter or "") in name}
         if not things:
             raise UserError(f"no {kind} with '{parsed.filter}' in the name; `mixmo list {kind}` shows all")
         if not parsed.kind:
-            print(f"\n{kind}:")
+            print(f"\n{kind}:" if kind != "methods" else f"\n{textwrap.fill(f'{kind} ({RECIPES}):', width)}")
         indent = min(max(map(len, things)) + 2, 30)
         wrapper = textwrap.TextWrapper(width, initial_indent=" " * indent, break_on_hyphens=False)
         wrapper.subsequent_indent = wrapper.initial_indent

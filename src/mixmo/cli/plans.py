@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mixmo.cli.console import Output, grid
-from mixmo.recipes.schema import Recipe
+from mixmo.recipes.schema import FIELDS, Recipe
 from mixmo.reproduce.cost import Speed, h200, run_seconds
 from mixmo.reproduce.execute import epochs_logged
 from mixmo.reproduce.plan import Plan, missing, needed, trained
@@ -78,9 +78,26 @@ def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Spe
     print(
         f"{len(runs)} runs needed, {len(runs) - len(lacking)} there, {len(lacking)} to train into {store.out / 'runs'}"
     )
-    for recipe in lacking:
+    for recipe, differing in distinguished(lacking).items():
         state = "resume" if store.begun(recipe) else "train"
-        print(f"  {state:6} {duration(left([recipe], store, h200())):>9}  {run_name(recipe)}")
+        print(f"  {state:6} {duration(left([recipe], store, h200())):>9}  {run_name(recipe)}  {differing}".rstrip())
     print(f"{duration(left(lacking, store, h200()))} of one H200, one run after the other: {ABOUT}")
     if speed.measured:
         print(f"{duration(left(lacking, store, speed))} of one {speed.name}: by a few steps measured now")
+
+
+def distinguished(recipes: Iterable[Recipe]) -> dict[Recipe, str]:
+    """Return the fields in which each recipe differs from those whose runs have the same name up to its last part.
+
+    >>> recipes = [Recipe(alpha=alpha) for alpha in (1.0, 4.0)]
+    >>> list(distinguished([*recipes, Recipe(width=2)]).values())
+    ['alpha = 1.0', 'alpha = 4.0', '']
+    """
+    alike: dict[str, list[Recipe]] = {}
+    for recipe in (recipes := list(recipes)):
+        alike.setdefault(run_name(recipe).rpartition("-")[0], []).append(recipe)
+    texts: dict[Recipe, str] = {}
+    for group in alike.values():
+        fields = [field for field in FIELDS if len({getattr(recipe, field) for recipe in group}) > 1]
+        texts |= {recipe: ", ".join(f"{field} = {getattr(recipe, field)}" for field in fields) for recipe in group}
+    return {recipe: texts[recipe] for recipe in recipes}

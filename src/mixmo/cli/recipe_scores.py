@@ -4,6 +4,7 @@ from mixmo.recipes import Recipe, named
 from mixmo.recipes.reached import Reached, reached
 from mixmo.reproduce import paper_scores
 
+UNSCORED = "paper: no score with these settings; not measured here"
 HOW = ("batch_size", "ghost", "precision")  # settings in which a run may differ from the paper it is compared with
 
 
@@ -12,7 +13,9 @@ def score_lines(name: str, recipe: Recipe) -> list[str]:
     published = paper_score(recipe)
     lines = [f"paper: {published}" if published else "paper: no score with these settings"]
     measured = [f"here: {_measured(entry)}" for entry in reached() if entry.recipe == name]
-    return lines + measured if measured else [f"{lines[0]}; not measured here"]
+    if measured:
+        return lines + measured
+    return [f"{lines[0]}; not measured here" if published else UNSCORED]
 
 
 def paper_score(recipe: Recipe) -> str | None:

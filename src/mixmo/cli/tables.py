@@ -33,9 +33,12 @@ def print_report(scores: RunScores, title: str) -> None:
         print_line("stored scores, from scores.json: there are no logits to compute them from")
     first, report = next(iter(scores.reports.items()))
     table = grid("epoch", "who", *[COLUMNS[name] for name in names], *report.ensemble.own, words=2)
-    for which in scores.reports:
-        epoch = which if which == "last" or summary.best_epoch is None else f"best ({summary.best_epoch})"
-        for i, row in enumerate(_members(scores.reports[which], names)):
+    best = "best" if summary.best_epoch is None else f"best ({summary.best_epoch})"
+    epochs = {best if which == "best" else which: report for which, report in scores.reports.items()}
+    if len(epochs) == 2 and scores.reports["best"] == scores.reports["last"]:  # the last epoch is the best one
+        epochs = {f"last, {best}": report}
+    for epoch, each in epochs.items():
+        for i, row in enumerate(_members(each, names)):
             table.add_row("" if i else epoch, *row)
     print_table(table)
     if report.diversity:

@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
     runtime = Runtime(**{field.name: getattr(parsed, field.name) for field in fields(Runtime)})
     base = Run.open(parsed.out).recipe if parsed.recipe is None and parsed.resume else None
     recipe, writes = recipe_of(parsed, base), runtime.world().writes
-    if recipe.start and "lr" not in given_fields(parsed) and not (parsed.resume or runtime.quiet) and writes:
+    published = recipe.start and not recipe.pretrained  # those of finetune/ have a rate for pretrained weights
+    if published and "lr" not in given_fields(parsed) and not (parsed.resume or runtime.quiet) and writes:
         print(_hint(recipe), file=sys.stderr)
     live = [LiveReport(parsed.out)] if parsed.report and writes and available() else []
     run = train(recipe, parsed.out, runtime, resume=parsed.resume, loggers=live)
@@ -67,6 +68,6 @@ def _hint(recipe: Recipe) -> str:
     if recipe.members == 1:
         return f"fine-tuning usually needs a smaller learning rate; try --lr {recipe.lr / 10:g}"
     return (
-        f"--lr {recipe.lr:g} is for random weights; --lr {recipe.lr / 10:g}, say, keeps more of the start, "
-        "too small a one leaves the members nearly identical (`mixmo eval --multiplex` shows it)"
+        f"lr = {recipe.lr:g} is for random weights: --lr {recipe.lr / 10:g}, say, keeps more of the start network; "
+        "one that is too low leaves the members nearly identical (`mixmo eval --multiplex` shows it)"
     )

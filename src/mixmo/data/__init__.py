@@ -10,7 +10,7 @@ from mixmo.data.catalog import DATASETS, data_directory
 from mixmo.data.decode import default_workers
 from mixmo.data.stream import Files, room
 from mixmo.data.types import Dataset, Split
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, unknown
 
 __all__ = ["DATASETS", "load", "place"]
 
@@ -44,6 +44,8 @@ def load(
         UserError: If the name is unknown, files are missing or damaged, or there is no test set.
     """
     in_folder, directory = name.startswith(folder.PREFIX), data_directory(root)
+    if not in_folder and name not in DATASETS:
+        raise unknown("data set", name, [*DATASETS, f"{folder.PREFIX}PATH@SIZE for your own images"])
     if not 0 <= val < 1 or (val and not in_folder):
         raise UserError(f"{name} with val = {val}: val is for folder:PATH only, a share of at least 0 and less than 1")
     if in_folder:

@@ -21,6 +21,7 @@ CORRUPTED = {
     "cifar10-c-style": "cifar10-c-style",
     "cifar100-c-style": "cifar100-c-style",
 }
+UNEVEN = 2  # times the images of the smallest class: a larger class is worth a remark
 
 
 class Findings(NamedTuple):
@@ -98,13 +99,15 @@ def _folder(name: str, root: Path) -> Findings:
     rows = [f"{label:{width}}" + "".join(f"{counts[part][label]:>9,}" for part in parts) for label in classes]
     total = counts.get("train") or next(iter(counts.values()))
     small, large = (choose(classes, key=lambda label: total[label]) for choose in (min, max))
+    sizes = " and ".join(f"{len(samples):,} {part}" for part, samples in parts.items())
     lines = [
-        f"{path}: {', '.join(f'{len(samples):,} {part}' for part, samples in parts.items())}, {len(classes)} classes",
+        f"{path}: {sizes}{'' if 'images' in parts else ' images'}, {len(classes)} classes",
         f"{'class':{width}}" + "".join(f"{part:>9}" for part in parts),
         *rows,
     ]
     if total[small] < total[large]:
-        lines.append(f"smallest class: {small} ({total[small]:,}), largest class: {large} ({total[large]:,})")
+        hint = "; `mixmo train --balance loss` weights the classes equally" * (total[large] > UNEVEN * total[small])
+        lines.append(f"smallest class: {small} ({total[small]:,}), largest class: {large} ({total[large]:,}){hint}")
     if len(parts) < len(folders.PARTS):
         lines.append(folders.no_split(path, parts))
     return Findings("\n".join(lines), faults)

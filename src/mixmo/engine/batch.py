@@ -88,6 +88,8 @@ def sharpened(gamma_MN: Tensor, progress: Tensor) -> Tensor:
 
 
 class Batches:
+    """The batches of a recipe: `draw` holds the randomness of a step, `mix` makes its Mix of it."""
+
     def __init__(
         self, recipe: Recipe, dataset: Dataset, split: Split, part: slice = slice(None), net: Ensemble | None = None
     ) -> None:

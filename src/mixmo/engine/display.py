@@ -10,6 +10,7 @@ import torch
 from mixmo.data.types import Dataset
 from mixmo.engine.schedule import Schedule
 from mixmo.models import Ensemble, parameters
+from mixmo.recipes.schema import Recipe
 from mixmo.utils.progress import Work, clock
 
 
@@ -21,19 +22,31 @@ def header(
     threads, members = _count(torch.get_num_threads(), "thread"), _count(recipe.members, "member")
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else threads
     samples, test = len(dataset.train.labels), len(dataset.test.labels)
-    training = samples - recipe.held_out(samples)
+    held = recipe.held_out(samples)
+    images = f"{samples - held:,} training, {f'{held:,} validation, ' if held else ''}{test:,} test images"
     height, width = recipe.seen(dataset.size)[1:]
-    mean, std = (" ".join(f"{value:.3g}" for value in values) for values in (dataset.mean, dataset.std))
     steps = f"{_count(recipe.epochs, 'epoch')} of {_count(schedule.steps_per_epoch, 'step')}"
     return [
         f"network  {recipe.architecture}, {parameters(net):,} parameters, {members}",
-        *([f"start    {recipe.start}, images normalised with mean {mean}, std {std}"] if recipe.start else []),
+        *_start(recipe, dataset),
         f"device   {device} ({hardware}), {recipe.precision}",
-        f"data     {dataset.name}: {training:,} training, {test:,} test images of {height}x{width}, "
-        f"{len(dataset.classes)} classes",
+        f"data     {recipe.dataset}: {images} of {height}x{width}, {len(dataset.classes)} classes",
         f"steps    {steps} with {recipe.batch_size} images" + f"; {step:,} steps are done" * (step > 0),
         f"writes   {out}",
     ]
+
+
+def _start(recipe: Recipe, dataset: Dataset) -> list[str]:
+    """Describe the initial weights; nothing for the random ones of a network family."""
+    mean, std = (" ".join(f"{value:.3g}" for value in values) for values in (dataset.mean, dataset.std))
+    normalised = f", images normalised with mean {mean}, std {std}"
+    if recipe.start or recipe.weights:
+        return [f"start    {recipe.start or recipe.weights}{normalised}"]
+    if ":" in recipe.model:
+        return [f"start    weights that {recipe.model} returns{normalised}"]
+    if recipe.is_backbone:
+        return [f"start    published weights{normalised}" if recipe.pretrained else "start    random weights"]
+    return []
 
 
 def _count(number: int, what: str) -> str:

@@ -63,8 +63,9 @@ def check_samples(recipe: Recipe, samples: int) -> None:
     """Raise an error if too few training images are left for one step."""
     unique, left = recipe.batch_size // recipe.repetition, samples - recipe.held_out(samples)
     if left < unique:
-        wanted = f"validation = {recipe.validation} and a step of batch_size = {recipe.batch_size} ({unique} images)"
-        raise UserError(f"{wanted} need more than the {samples} training images of {recipe.dataset}; lower one of them")
+        step = f"a step reads {unique} of them (batch_size = {recipe.batch_size}, repetition = {recipe.repetition})"
+        there = f"{recipe.dataset} has {samples} training images, validation = {recipe.validation:g} leaves {left}"
+        raise UserError(f"{there}, and {step}; lower batch_size")
 
 
 def check_crop(recipe: Recipe, height: int, width: int) -> None:

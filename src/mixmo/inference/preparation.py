@@ -96,6 +96,6 @@ def _collect(batch: list[tuple[str, Future[np.ndarray]]]) -> Read:
 
 def _reason(path: str, error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return f"is not an image of a format that is read: {LISTED}"
+        return f"not an image of a supported format ({LISTED})"
     text = getattr(error, "strerror", None) or first_line(error)
     return f"cannot be read ({text})".replace(path, "it")

@@ -48,12 +48,16 @@ PORT = Range(0, 65_535)
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """A name from a registry, to which users may add; with `none`, also "none"; also names that match `others`."""
+    """A name from a registry, to which users may add; with `none`, also "none"; also names that match `others`.
+
+    `forms` are those others in words, for error messages.
+    """
 
     kind: str
     registry: Iterable[str]
     none: bool = False
     others: re.Pattern[str] | None = None
+    forms: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
         return ["none", *self.registry] if self.none else list(self.registry)
@@ -70,7 +74,7 @@ def check_field(name: str, value: object, hint: Any) -> None:
     if not has_type(value, kind) or not within(value, hint):
         raise UserError(f"{name} = {quoted(value)}; it must be {allowed(hint)}{too_large(value)}")
     names = {
-        rule.kind: rule.names()
+        rule.kind: [*rule.names(), *rule.forms]
         for rule in rules
         if isinstance(rule, OneOf) and not (rule.others and rule.others.fullmatch(str(value)))
     }

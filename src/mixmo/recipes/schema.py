@@ -13,7 +13,7 @@ from mixmo.baselines.saliency.comixup import part_size
 from mixmo.mixing.mixer import Mixer
 from mixmo.models import DEEPEST, FAMILIES, MOST_MEMBERS, Ensemble, create
 from mixmo.recipes.fields import PROBABILITY, OneOf, Range, above, at_least, check_field
-from mixmo.surgery.backbones import BACKBONES, wrap_backbone
+from mixmo.surgery.backbones import BACKBONES, FORMS, wrap_backbone
 from mixmo.utils.errors import UserError, quoted, unknown
 
 RENAMED = {"hidden": "feature_mixing"}  # fields by the names that earlier versions wrote
@@ -37,14 +37,15 @@ class Recipe:
     balance: Literal["none", "loss", "sampling"] = "none"
     """For classes of uneven size: weight the loss by inverse frequency, or sample all classes equally often."""
 
-    model: Annotated[str, OneOf("model", FAMILIES, others=BACKBONES)] = "wrn"
+    model: Annotated[str, OneOf("model", FAMILIES, others=BACKBONES, forms=FORMS)] = "wrn"
     """Network family (`mixmo list models`), or a backbone: timm/NAME, torchvision/NAME or module:function."""
     depth: Annotated[int, Range(1, DEEPEST)] = 28
     """Depth d of the network, in layers; for network families only."""
     width: Annotated[int, Range(1, 10_000)] = 10
     """Width multiplier w of the network; for network families only."""
     pretrained: bool = False
-    """Start from the published weights of the backbone (timm, torchvision); `weights` and `start` replace them."""
+    """Start from the published weights of the backbone; `weights` and `start` replace them. A function gets this as its
+    argument `pretrained`, if it has one."""
     weights: str | None = None
     """File of pretrained weights of the backbone: safetensors, or a state dict of torch.save; `start` replaces them."""
     stem: str | None = None

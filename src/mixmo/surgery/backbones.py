@@ -18,6 +18,7 @@ from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
 
 BACKBONES = re.compile(r"(timm|torchvision)/.+|[\w.]+:\w+")
+FORMS = ("timm/NAME", "torchvision/NAME", "module:function")  # the same in words
 
 
 def wrap_backbone(
@@ -49,7 +50,8 @@ def wrap_backbone(
         head: Name of the head; by default it is found automatically.
         diversity: Initial diversity of the members; see `mixmo.wrap`.
         drop_path: Drop path rate.
-        pretrained: Read the weights that the library publishes; a head of other classes is new.
+        pretrained: Read the weights that the library publishes; a head of other classes is new. A function without
+            this parameter returns the model with the weights to start from.
         weights: File of weights to read instead.
 
     Raises:
@@ -90,7 +92,6 @@ def _user_model(name: str, classes: int, size: tuple[int, int, int], drop_path: 
         "pretrained": pretrained,  # also if not: what is loaded later must not be downloaded
     }
     needed = {"drop_path_rate": "leave drop_path out"} if drop_path else {}
-    needed |= {"pretrained": "leave pretrained out, or give a file by weights"} if pretrained else {}
     model: nn.Module = user_models.call(name, wanted, needed)
     check_model(model)
     return model

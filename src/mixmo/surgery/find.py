@@ -171,7 +171,10 @@ def _no_stem(model: nn.Module, found: Sequence[str], seen: Sequence[Call], names
         what = f"stem '{', '.join(names)}' does not read the image"
     else:
         what = "the model begins with no convolution or patch embedding"
-    return UserError(f"{what}; name the first layer by stem (such as {', '.join(list(_layers(model))[:NAMED])})")
+    candidates = ", ".join(list(_layers(model))[:NAMED])
+    if not candidates:
+        return UserError(f"{what} (no Conv2d or Linear layer at all), and cannot be wrapped")
+    return UserError(f"{what}; name the first layer by stem (such as {candidates})")
 
 
 def class_dim(layer: nn.Module, output: Tensor, classes: int) -> int:

@@ -58,7 +58,7 @@ def published_weights(library: str, name: str, options: dict[str, Any]) -> dict[
     """Return the weights that the library publishes for a model of `make_fitting`; they may have other classes."""
     where = _address(library, name)
     if where is None:
-        raise UserError(f"{library} publishes no weights for it; leave pretrained out, or give a file by weights")
+        raise UserError(f"{library} publishes no weights for it; give --weights FILE, or --no-pretrained")
     module = _imported(library)
     try:
         with Work(f"weights of {library}/{name}"), _without_retries():
@@ -69,7 +69,7 @@ def published_weights(library: str, name: str, options: dict[str, Any]) -> dict[
     except Exception as error:  # of the connection, the Hub or its client: many kinds, one remedy
         problem = f"its weights cannot be downloaded ({first_line(error)})"
         raise UserError(
-            f"{problem}; download {where} elsewhere, and give the file by weights (--weights FILE)"
+            f"{problem}; download {where} elsewhere and give --weights FILE, or --no-pretrained for random weights"
         ) from error
     return model.state_dict()  # type: ignore[no-any-return]
 

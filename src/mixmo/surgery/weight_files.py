@@ -51,8 +51,8 @@ def check_filled(misfits: Mapping[str, str], heads: Collection[str], count: int)
     others = [phrase for name, phrase in misfits.items() if not f"{name}.".startswith(new)]
     if others:
         more = f"; and {len(others) - NAMED} more" if len(others) > NAMED else ""
-        problem = f"{len(others)} tensors of the weights do not fit the {count} of the model"
-        raise UserError(f"{problem}: {'; '.join(others[:NAMED])}{more}; give the weights of this model")
+        problem = f"the weights do not fit: {len(others)} of {count} tensors differ"
+        raise UserError(f"{problem} ({'; '.join(others[:NAMED])}{more}); give the weights of this model")
 
 
 def _read_safetensors(path: Path) -> Any:
