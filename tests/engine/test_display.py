@@ -161,3 +161,13 @@ def test_a_training_prints_plain_lines_and_nothing_if_quiet(tmp_path: Path, caps
     ]
     train(recipe, tmp_path / "quiet", Runtime(device="cpu", quiet=True))
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("repetition", "samples", "hint"), [(1, 900, 60), (2, 900, 60), (1, 2600, None)])
+def test_few_steps_of_fine_tuning_are_said(digits: Dataset, repetition: int, samples: int, hint: int | None) -> None:
+    recipe = named("finetune/cut-mixmo").replace(dataset="digits", repetition=repetition)
+    net = RECIPE.network(10, (1, 8, 8))
+    lines = header(Schedule(recipe, samples), digits, net, torch.device("cpu"), Path("runs/a"), 0)
+    hints = [line for line in lines if line.startswith("hint")]
+    assert len(hints) == (hint is not None)
+    assert all(f"--epochs {hint} " in line for line in hints)

@@ -1,5 +1,6 @@
 """Progress of a training: a header, a line per scored epoch, and a bar (without a terminal: a line per minute)."""
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from mixmo.engine.schedule import Schedule
 from mixmo.models import Ensemble, parameters
 from mixmo.recipes.schema import Recipe
 from mixmo.utils.progress import Work, clock
+
+ENOUGH = 800  # steps of fine-tuning, divided by b: 60 epochs of 900 images in batches of 64
 
 
 def header(
@@ -32,6 +35,7 @@ def header(
         f"device   {device} ({hardware}), {recipe.precision}",
         f"data     {recipe.dataset}: {images} of {height}x{width}, {len(dataset.classes)} classes",
         f"steps    {steps} with {recipe.batch_size} images" + f"; {step:,} steps are done" * (step > 0),
+        *_few(schedule),
         f"writes   {out}",
     ]
 
@@ -47,6 +51,16 @@ def _start(recipe: Recipe, dataset: Dataset) -> list[str]:
     if recipe.is_backbone:
         return [f"start    published weights{normalised}" if recipe.pretrained else "start    random weights"]
     return []
+
+
+def _few(schedule: Schedule) -> list[str]:
+    """Recommend more epochs where the fine-tuning of a backbone has few steps (docs/results/fine-tuning.md)."""
+    recipe = schedule.recipe
+    each = schedule.steps_per_epoch / recipe.repetition
+    if not recipe.is_backbone or each * recipe.epochs >= ENOUGH:
+        return []
+    epochs = 10 * math.ceil(ENOUGH / each / 10)
+    return [f"hint     few steps for fine-tuning: --epochs {epochs} takes longer and may score higher"]
 
 
 def _count(number: int, what: str) -> str:
