@@ -27,6 +27,9 @@ FAULTS = {  # and the word that the error must have
     "train digits/cut-mixmo --out huge --width 3000": "width",
     "train digits/cut-mixmo --out huge --batch-size 1000000000": "batch_size",
     "bench digits/cut-mixmo --batch-size 1000000000": "batch_size",
+    "train digits/cut-mixmo --out run --precision fp8 --device cpu": "fp8 needs",
+    "bench digits/cut-mixmo --precision fp8 --device cpu": "fp8 needs",
+    "reproduce best-ensembles --scale smoke --set precision=fp8 --out made --device cpu": "fp8 needs",
     "reproduce --list --gpus-per-run -1": "--gpus-per-run",
     "reproduce masks --gpus-per-run 0.5": "--ray",
 }
@@ -39,6 +42,25 @@ def test_bad_values_are_one_sentence_and_write_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mixmo.utils.memory._physical", lambda: 2**36)
     assert FAULTS[line] in said(*line.split())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [("eval", "loop"), ("report", "loop"), ("compare", "loop", "loop")])
+def test_a_link_to_itself_is_one_sentence(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    assert "loop" in said(*words)
+
+
+def test_a_run_is_not_written_where_it_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., str]
+) -> None:
+    """safetensors writes files whose names are not UTF-8, and cannot open them."""
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"run\xff")
+    assert r"run\udcff is not UTF-8; rename" in said("train", "digits/cut-mixmo", "--out", name)
     assert not list(tmp_path.iterdir())
 
 

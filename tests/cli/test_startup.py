@@ -1,6 +1,7 @@
 """Start of the command: its time, Ctrl-C while it imports, SIGTERM later."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,10 +57,16 @@ def test_help_and_version_start_fast_and_without_torch(words: list[str]) -> None
 
 def test_ctrl_c_during_imports_ends_with_one_line(interrupted: dict[str, str], tmp_path: Path):
     script = tmp_path / "mixmo"
-    script.write_text("from mixmo.cli.app import command\ncommand()\n")
+    script.write_text("from mixmo.__main__ import command\ncommand()\n")
     for arguments in (["-m", "mixmo", "list"], [str(script), "list"]):
         assert ended(interrupted, *arguments) == (130, "mixmo: interrupted\n")
     assert ended({**interrupted, "RANK": "1"}, "-m", "mixmo", "list") == (130, "")  # one process of several prints it
+
+
+def test_ctrl_c_before_the_command_is_known_ends_with_one_line(interrupted: dict[str, str], tmp_path: Path):
+    """In the first imports, those of the standard library."""
+    shutil.copy(tmp_path / "torch" / "__init__.py", tmp_path / "difflib.py")
+    assert ended(interrupted, "-m", "mixmo", "list") == (130, "mixmo: interrupted\n")
 
 
 def test_ctrl_c_during_imports_is_left_to_programs_that_import_the_package(interrupted: dict[str, str]):

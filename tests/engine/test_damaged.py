@@ -234,6 +234,28 @@ def test_other_line_ends_of_the_log_are_accepted(logged: Path, tmp_path: Path) -
     assert (path / "metrics.jsonl").read_bytes() == whole
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"seconds": 10**400},
+        {"best_top1": -(10**400)},
+        {"meter": [10**400, 1, 1, 1]},
+        {"maxima": {"core": 10**400}},
+        {"meter": []},
+        {"meter": [1.0, 1.0, 1.0]},
+        {"teacher": 3},
+        {"epochs_logged": 99},
+        {"step": 10**6},
+    ],
+)
+def test_a_state_that_no_training_writes_is_rejected(copy: Path, field: dict[str, object]) -> None:
+    newest = copy / "checkpoints" / "00000007"
+    (newest / "state.json").write_text(json.dumps(json.loads((newest / "state.json").read_text()) | field))
+    (newest / checksums.NAME).unlink()
+    with pytest.raises(UserError, match=r"state.json is damaged|does not fit .* a training of 15 steps"):
+        train(SMALL, copy, QUIET, resume=True)
+
+
 def test_a_state_without_line_checksums_can_be_resumed(logged: Path, tmp_path: Path) -> None:
     """Its checkpoints remember nothing of the lines; those of the next training do."""
     path = Path(shutil.copytree(logged, tmp_path / "run"))

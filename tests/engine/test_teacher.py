@@ -1,5 +1,6 @@
 """Soft targets from trained networks."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,38 @@ def test_a_teacher_of_other_classes_is_an_error(tmp_path: Path) -> None:
     mixmo.save_pretrained(net, tmp_path / "other")
     with pytest.raises(mixmo.UserError, match="has other classes, normalisation or image size than this training"):
         load_teacher(TINY.replace(teacher=str(tmp_path / "other")), dataset)
+
+
+def test_a_missing_network_of_a_run_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pair/1` is also a possible name on the Hub, of a stranger."""
+    train(TINY.replace(networks=2), tmp_path / "pair", RUNTIME)
+    shutil.rmtree(tmp_path / "pair" / "1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(mixmo.UserError, match="pair/1 is not a run directory: that network has not begun to train"):
+        load_teacher(TINY.replace(teacher="pair"), data.load("digits"))
+
+
+def test_a_teacher_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(TINY.replace(networks=2), tmp_path / "pair", RUNTIME)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    teacher = load_teacher(TINY.replace(teacher="~/pair"), data.load("digits"))
+    assert teacher is not None
+    assert len(teacher.networks) == 2
+
+
+def test_a_training_is_not_resumed_with_another_teacher(tmp_path: Path) -> None:
+    teacher, out = tmp_path / "teacher", tmp_path / "run"
+    train(TINY, teacher, RUNTIME)
+    recipe = TINY.replace(teacher=str(teacher), seed=7)
+    train(recipe, out, RUNTIME, until=3)
+    teacher.rename(tmp_path / "moved")
+    with pytest.raises(mixmo.UserError, match="teacher does not exist"):
+        train(recipe, out, RUNTIME, resume=True)
+    train(TINY.replace(seed=1), teacher, RUNTIME)
+    with pytest.raises(mixmo.UserError, match=r"has changed since the training in .*run began; restore it"):
+        train(recipe, out, RUNTIME, resume=True)
+    shutil.rmtree(teacher)
+    (tmp_path / "moved").rename(teacher)
+    assert train(recipe, out, RUNTIME, resume=True).is_finished()

@@ -59,6 +59,7 @@ SCENARIOS = {
     "train --shard-mb": Scenario([*TRAIN, "--shard-mb", "0.1"], ("--resume",)),
     "train --average": Scenario([*TRAIN, "--average", "0.5"], ("--resume",)),
     "train --keep-every": Scenario([*TRAIN, "--keep-every", "1"], ("--resume",)),
+    "train --teacher": Scenario([*TRAIN, "--teacher", "teacher"], ("--resume",)),
     "train, images cached": Scenario([*IMAGES, "--stream", "false"], ("--resume",)),
     "train --stream": Scenario([*IMAGES, "--stream", "true", "--workers", "0"], ("--resume",)),
     "train --stream, a worker": Scenario([*IMAGES, "--stream", "true", "--workers", "1"], ("--resume",), share=0.5),
@@ -253,6 +254,10 @@ def torture(count: int, seed: int, names: list[str], folder: Path) -> int:
     torch.set_num_threads(1)
     failed = 0
     with site(world / ARCHIVE):
+        if "train --teacher" in names:  # two networks
+            fresh(place, world, SCENARIOS["train"])
+            run([*TRAIN, "--networks", "2"], place)
+            shutil.move(place / "work" / "run", world / "teacher")
         if any(SCENARIOS[name].finished for name in names):
             fresh(place, world, SCENARIOS["train"])
             run(TRAIN, place)

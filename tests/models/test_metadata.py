@@ -19,6 +19,8 @@ def test_round_trip_through_json() -> None:
     ("field", "value", "word"),
     [
         ("size", [32, 32], "size"),
+        ("size", [3, 10**6, 10**6], "at most 4,096"),
+        ("resize", 10**9, "at most 4,096"),
         ("mean", [0.5], "mean"),
         ("std", [0.2, 0.2, 0.0], "std"),
         ("classes", "ab", "classes"),

@@ -1,12 +1,15 @@
 """What is drawn of finished runs."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from matplotlib.colors import to_rgb
 
 from mixmo.evaluation.analysis import columns, encoder_norms
 from mixmo.plots import dynamics, filters
-from mixmo.plots.style import COLOURS
+from mixmo.plots.style import COLOURS, run_names
 from mixmo.runs.directory import Run
 from mixmo.runs.network import load_network
 
@@ -34,6 +37,10 @@ def test_runs_and_members_have_different_line_styles(runs: list[Run]) -> None:
     colours = [line.get_color() for line in figure.axes[0].lines]
     assert len(set(colours)) == 2
     assert len({line.get_linestyle() for line in figure.axes[1].lines}) == 2  # the members of one run
+
+
+def test_a_name_that_is_not_utf8_can_be_drawn() -> None:
+    assert run_names([Path(os.fsdecode(b"run\xff"))]) == [r"run\udcff"]
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])

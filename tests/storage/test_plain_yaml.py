@@ -23,6 +23,7 @@ BOMBS = {
     "aliases": (ALIASES, "line 1 has an anchor"),
     "merges": (MERGES, "line 1 has an anchor"),
     "a merge": ("width: 4\n<<: {mask: cow}\n", "line 2 has .* merge key"),
+    "a field twice": ("width: 4\nmask: cow\nwidth: 2\n", "line 3 has 'width' again"),
     "depth": ("width: " + "[" * 40_000 + "]" * 40_000 + "\n", "line 1 is nested"),
     "length": ("width: 4 #" + "x" * LARGEST + "\n", "100,000 characters"),
 }

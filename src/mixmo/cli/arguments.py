@@ -80,9 +80,11 @@ def given_fields(parsed: Namespace) -> dict[str, Any]:
 def read_fields(path: Path) -> dict[str, Any]:
     """Return the fields in a YAML file."""
     try:
-        content = dict(read_yaml(path, TextLoader))  # text, as on the command line
-    except (OSError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
+        content = read_yaml(path, TextLoader)  # text, as on the command line
+        if not isinstance(content, dict):
+            raise UserError("it has no fields")
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         raise UserError(f"--config {path} cannot be read as lines such as `width: 4`: {reason}") from error
     fields: dict[str, Any] = {}
     for key, value in content.items():

@@ -136,7 +136,7 @@ def _plain(hint: Any) -> Any:
     return next(part for part in get_args(kind) if part is not NoneType) if NoneType in get_args(kind) else kind
 
 
-def expected(hint: Any, text: str) -> str:
+def expected(hint: Any, text: str, limit: str = "") -> str:
     """Return what to say of a text that cannot be converted.
 
     >>> expected(Literal["last", "best"] | None, "first")
@@ -146,7 +146,7 @@ def expected(hint: Any, text: str) -> str:
     names = {Literal: " or ".join(map(str, get_args(kind))), tuple: "a list such as [0.5, 0.75]"}
     numbers = allowed(hint).replace(" | None", "") if kind in (int, float) else None
     wanted = names.get(get_origin(kind)) or numbers or kind.__name__.lower()
-    return f"expected {wanted}, got {shortened(repr(text)[1:-1]) or 'nothing'}"
+    return f"expected {wanted}{limit}, got {shortened(repr(text)[1:-1]) or 'nothing'}"
 
 
 def _converter(hint: Any) -> Callable[[str], Any]:
@@ -158,7 +158,7 @@ def _converter(hint: Any) -> Callable[[str], Any]:
         except (ValueError, KeyError, RuntimeError) as error:
             raise ArgumentTypeError(expected(hint, text)) from error
         if not within(value, hint):
-            raise ArgumentTypeError(expected(hint, text) + too_large(value))
+            raise ArgumentTypeError(expected(hint, text, too_large(value)))
         return value
 
     return read

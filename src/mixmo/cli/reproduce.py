@@ -12,6 +12,7 @@ from mixmo.cli.parser import Parser
 from mixmo.cli.plans import show_list, show_plan
 from mixmo.data.catalog import data_directory
 from mixmo.engine import Runtime
+from mixmo.engine.preflight import check_precision
 from mixmo.recipes.fields import above, at_least
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce import paper
@@ -189,6 +190,9 @@ def check_corrupted(plans: list[Plan], where: Where, given: bool) -> None:
 
 
 def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Namespace) -> Failures:
+    if parsed.ray is None:  # with Ray, the workers have other devices
+        for recipe in recipes:
+            check_precision(recipe, runtime.resolve())
     if parsed.ray is None and parsed.jobs == 1 and parsed.minutes_left is None:
         return run_here(recipes, store, runtime)
     quiet = replace(runtime, quiet=True, data=data_directory(runtime.data).resolve())

@@ -10,11 +10,13 @@ from mixmo.data.types import Dataset
 from mixmo.engine.convolutions import available
 from mixmo.engine.distributed import World
 from mixmo.engine.records import dataset_record
+from mixmo.engine.schedule import Schedule
 from mixmo.engine.source import held_out_rows
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import grid
 from mixmo.models import Ensemble, training_bytes
 from mixmo.recipes.schema import Recipe
+from mixmo.runs.checkpoint import State
 from mixmo.runs.directory import Run
 from mixmo.utils import memory
 from mixmo.utils.errors import UserError
@@ -114,6 +116,14 @@ def check_same(recipe: Recipe, dataset: Dataset, world: World) -> None:
                     f"process {rank} and process 0 differ in their {what} ({', '.join(different[:3])}); "
                     "start all of them with the same command and the same files"
                 )
+
+
+def check_progress(state: State, schedule: Schedule, run: Run) -> None:
+    """Raise an error if a checkpoint is of a step or an epoch that the training does not have."""
+    if state.step > schedule.steps or state.epochs_logged > schedule.epoch(state.step):
+        what = f"the checkpoint of step {state.step} and epoch {state.epochs_logged}"
+        reason = f"does not fit {run.path}, a training of {schedule.steps} steps"
+        raise UserError(f"{what} {reason}; restore it from a copy, or train into another --out")
 
 
 def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:

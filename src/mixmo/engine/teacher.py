@@ -1,7 +1,7 @@
 """Distillation: the predictions of trained networks as part of the targets."""
 
+import hashlib
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from mixmo.hub.loading import load
 from mixmo.mixing.types import Mix
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run, is_run
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, check_path
 
 
 class Teacher(nn.Module):
@@ -30,8 +30,9 @@ def load_teacher(recipe: Recipe, dataset: Dataset) -> Teacher | None:
     """Return the teacher, all networks of a run; classes, normalisation and image size must be the same as here."""
     if recipe.teacher is None:
         return None
-    path = Path(recipe.teacher)
-    places = Run.open(path).network_paths() if is_run(path) else [recipe.teacher]
+    path = check_path("teacher", recipe.teacher)
+    # A folder that is missing must not be looked for on the Hub.
+    places = [run.path for run in Run.open(path).open_networks()] if is_run(path) else [recipe.teacher]
     networks = [load(where) for where in places]
     same = (dataset.classes, dataset.mean, dataset.std, recipe.seen(dataset.size))
     for about in (net.about for net in networks):
@@ -39,6 +40,17 @@ def load_teacher(recipe: Recipe, dataset: Dataset) -> Teacher | None:
             reason = f"teacher = {recipe.teacher} has other classes, normalisation or image size than this training"
             raise UserError(f"{reason}; give one that was trained on {dataset.name} from the same start")
     return Teacher(networks)
+
+
+def check_teacher(teacher: Teacher, before: str | None, recipe: Recipe, run: Run) -> str:
+    """Return the checksum of a teacher; raise an error if it differs from that `before`: later steps would differ."""
+    total = hashlib.sha256()
+    for tensor in teacher.state_dict().values():
+        total.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    if before not in (None, total.hexdigest()):
+        changed = f"teacher = {recipe.teacher} has changed since the training in {run.path} began"
+        raise UserError(f"{changed}; restore it, or give another --out")
+    return total.hexdigest()
 
 
 def taught(mix: Mix, teacher: nn.Module, weight: float) -> Tensor:

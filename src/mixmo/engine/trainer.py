@@ -30,14 +30,14 @@ from mixmo.engine.initialization import fresh_network, start_normalisation
 from mixmo.engine.loggers import Logger, Loggers
 from mixmo.engine.norm import average_statistics, synchronise
 from mixmo.engine.optimizer import make_optimizer
-from mixmo.engine.preflight import check_data, check_mask, check_memory
+from mixmo.engine.preflight import check_data, check_mask, check_memory, check_progress
 from mixmo.engine.records import dataset_record, epoch_record, write_results
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import Scored, Scorer
 from mixmo.engine.source import Plan, each_step, hold_out, plan
 from mixmo.engine.step import Step, parts_of
-from mixmo.engine.teacher import load_teacher
+from mixmo.engine.teacher import check_teacher, load_teacher
 from mixmo.models import multiply_adds, parameters
 from mixmo.recipes.schema import Recipe
 from mixmo.runs.checkpoint import Checkpoints, State
@@ -106,6 +106,9 @@ class Trainer:
             size, auto = parts[0].stop - parts[0].start, runtime.kernels == "auto"
             choose_kernels(self.net, seen, size, recipe.precision, device, self.world, auto)
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
+        check_progress(self.state, self.schedule, run)
+        if teacher is not None:
+            self.state.teacher = check_teacher(teacher, self.state.teacher, recipe, run)
         self.state.rollbacks = max(rollbacks, self.state.rollbacks)
         seed = recipe.seed if self.state.rollbacks == 0 else seed_of(recipe.seed, self.state.rollbacks)
         self.stream = Stream(seed, device)

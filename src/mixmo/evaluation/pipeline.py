@@ -1,5 +1,6 @@
 """One pipeline for every score: `open_models`, `labelled_images`, `predict_images`, then `mixmo.metrics.evaluate`."""
 
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -64,6 +65,6 @@ def stack(parts: Sequence[LabelledLogits], paths: Sequence[Path]) -> LabelledLog
 
 def check_different(paths: Sequence[Path]) -> None:
     """Raise an error for a network given twice, which would count as two members."""
-    resolved = [path.resolve() for path in paths]
-    if twice := [path for path in paths if resolved.count(path.resolve()) > 1]:
+    resolved = [os.path.realpath(path) for path in paths]
+    if twice := [path for path, real in zip(paths, resolved, strict=True) if resolved.count(real) > 1]:
         raise UserError(f"{twice[-1]} is given twice; an ensemble needs different runs")

@@ -8,6 +8,7 @@ from typing import Any
 from mixmo._version import __version__
 from mixmo.calibration.conformal import Conformal
 from mixmo.calibration.selective import Selective
+from mixmo.storage.plain_json import parse_json
 from mixmo.utils.errors import UserError
 
 INPUT = "images"
@@ -64,7 +65,7 @@ class Metadata:
         try:
             saved = {field.name: strings[field.name] for field in fields(cls) if field.name in strings}
             known: dict[str, Any] = {
-                name: text if name == "precision" else json.loads(text) for name, text in saved.items()
+                name: text if name == "precision" else parse_json(text) for name, text in saved.items()
             }
             for name in ("classes", "size", "mean", "std"):
                 known[name] = tuple(known[name])

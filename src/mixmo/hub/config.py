@@ -1,6 +1,5 @@
 """The folder of a saved network by its path or name, and its config.json."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from mixmo.models import Ensemble, Network
 from mixmo.models.metadata import About
 from mixmo.models.network import channels
 from mixmo.storage import checksums
+from mixmo.storage.plain_json import parse_json
 from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError, check_path, first_line
 
@@ -48,7 +48,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder} is neither a run directory nor a saved network: it has neither recipe.yaml nor {CONFIG}"
         )
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({first_line(error)}); save the network again") from error
     if not isinstance(config, dict) or "mixmo" not in config:

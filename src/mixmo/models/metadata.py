@@ -9,6 +9,8 @@ from typing import Any
 from mixmo.calibration.posthoc import Calibration
 from mixmo.utils.errors import UserError, quoted
 
+LARGEST = 4096  # pixels per side of an image
+
 
 @dataclass(frozen=True)
 class About:
@@ -44,10 +46,14 @@ class About:
         finite = all(map(_is_finite, (*self.mean, *self.std)))
         if not (sides and finite and len(self.mean) == len(self.std) == self.size[0] and min(self.std) > 0):
             given = f"size = {quoted(self.size)}, mean = {quoted(self.mean)}, std = {quoted(self.std)}"
-            raise UserError(f"{given}; give (channels, height, width), and a mean and a positive std per channel")
+            raise UserError(
+                f"{given}; give (channels, height, width), each at most {LARGEST:,}, and a mean and a positive std per "
+                "channel"
+            )
         check_names(self.classes)
         if self.resize is not None and (not _is_side(self.resize) or self.resize < max(self.size[1:])):
-            raise UserError(f"resize = {self.resize}; give at least the size of the network's input, {self.size[1:]}")
+            least = f"at least the size of the network's input, {self.size[1:]}"
+            raise UserError(f"resize = {quoted(self.resize)}; give {least}, and at most {LARGEST:,}")
 
     def calibrated(self, calibration: Calibration) -> "About":
         """Return the same metadata with this calibration."""
@@ -73,7 +79,7 @@ class About:
 
 
 def _is_side(value: object) -> bool:
-    return isinstance(value, Integral) and int(value) > 0
+    return isinstance(value, Integral) and 0 < int(value) <= LARGEST
 
 
 def _is_finite(value: object) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mixmo.storage.files import atomic_write
 from mixmo.utils.errors import UserError
+from mixmo.utils.text import printable
 
 # Okabe and Ito's palette, which is colour-blind safe; member m or run i has colour i.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
@@ -91,7 +92,7 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     (['cut', 'linear'], ['a/cut', 'b/cut'])
     """
     names = [path.resolve().name for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+    return [printable(name) for name in (names if len(set(names)) == len(names) else map(str, paths))]
 
 
 def check_target(path: Path, force: bool) -> None:

@@ -110,8 +110,8 @@ def allowed(hint: Any) -> str:
 
 
 def too_large(value: object) -> str:
-    """Return the remark on a number that PyTorch cannot represent."""
-    return ", below 2^63" if isinstance(value, int | float) and LARGEST < abs(value) < math.inf else ""
+    """Return the limit that a number exceeds, where PyTorch cannot represent it."""
+    return " below 2^63" if isinstance(value, int | float) and LARGEST < abs(value) < math.inf else ""
 
 
 def _parts(hint: Any) -> tuple[Any, list[Any]]:

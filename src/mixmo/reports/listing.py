@@ -1,6 +1,5 @@
 """All runs below a folder: state, progress, scores and short curves of each, read again only where a file changed."""
 
-import json
 import math
 import os
 import time
@@ -15,6 +14,7 @@ from mixmo.recipes.schema import Recipe
 from mixmo.reports.naming import method
 from mixmo.reports.run_data import TRACES
 from mixmo.reports.run_state import DAMAGED, describe, locked_inodes
+from mixmo.storage.plain_json import parse_json
 from mixmo.storage.plain_yaml import read_yaml
 from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.text import printable
@@ -167,7 +167,7 @@ class _Files:
         file = self.path / "scores.json"
         self.scores = {}
         if file.exists():
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = parse_json(file.read_text(encoding="utf-8"))
             self.scores = content if isinstance(content, dict) else {}
 
     def _metrics(self) -> None:
@@ -184,7 +184,7 @@ class _Files:
         self.read_to += len(whole)
         self.logged = file.stat().st_mtime
         for text in whole.splitlines():
-            line = json.loads(text)
+            line = parse_json(text)
             self.last = line
             self.evaluation += line.get("evaluation_seconds") or 0.0
             self.lines.append({"epoch": line["epoch"]} | {name: _inside(line, path) for name, path in CURVES.items()})

@@ -4,12 +4,12 @@ In the run directory: JSON files that `mixmo eval RUN --corruptions DIR --json` 
 the folder of its run: what `mixmo reproduce` keeps in OUT/derived.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mixmo.reports.page import Block, Section, Table, number, percent
+from mixmo.storage.plain_json import parse_json
 
 OURS = ("scores.json", "dataset.json", "environment.json")
 
@@ -36,8 +36,8 @@ def read_measured(path: Path, which: str) -> Measured:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 

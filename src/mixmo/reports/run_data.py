@@ -3,7 +3,6 @@
 Nothing here raises for a run that is unfinished, damaged or of an earlier version; what is left of it is shown.
 """
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from mixmo.reports.robustness import Measured, read_measured
 from mixmo.reproduce.scores import size_of
 from mixmo.runs.directory import WHICH, Run
 from mixmo.runs.metrics_log import flat
+from mixmo.storage.plain_json import parse_json
 from mixmo.storage.plain_yaml import read_yaml
 from mixmo.storage.weights import index_path
 from mixmo.utils.errors import UserError, first_line
@@ -166,7 +166,7 @@ def _legible_lines(data: RunData) -> list[Any]:
     texts = data.read(file.name, lambda: file.read_text(encoding="utf-8", errors="replace").splitlines())
     for text in texts or ():
         try:
-            lines.append(json.loads(text))
+            lines.append(parse_json(text))
         except ValueError:
             lost += 1
     if lines:

@@ -21,6 +21,7 @@ from mixmo.recipes.finetune import NAME as FINETUNING
 from mixmo.recipes.schema import FIELDS, RENAMED, Recipe
 from mixmo.runs.directory import Run
 from mixmo.storage.files import atomic_write
+from mixmo.storage.plain_json import parse_json
 from mixmo.storage.weights import index_path
 from mixmo.utils.errors import UserError
 
@@ -126,10 +127,10 @@ class Store:
         for folder in (self.out, *self.elsewhere):
             path = folder / "derived" / group_name(group) / name
             try:
-                kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                kept: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
                 if kept.pop("sha256") == _sum(kept):
                     return kept
-            except (FileNotFoundError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
+            except (FileNotFoundError, ValueError, AttributeError, KeyError, TypeError):
                 continue
         return None
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from mixmo.runs.contents import is_state
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write, leftovers, write_errors
+from mixmo.storage.plain_json import parse_json
 from mixmo.storage.weights import UNFINISHED, load_tensors, load_weights, save_tensors, to_bfloat16
 from mixmo.utils.errors import UserError
 
@@ -41,6 +42,7 @@ class State:
     rollbacks: int = 0  # returns to an earlier checkpoint, after each of which the draws are others
     loss_scale: tuple[float, int] | None = None  # of fp16, and steps since it last grew
     maxima: dict[str, float] | None = None  # of fp8: the largest gradients of the last step, by layer
+    teacher: str | None = None  # checksum of the weights of the teacher
     logged: dict[int, str] | None = None  # checksums of the lines in metrics.jsonl; None from earlier versions
 
 
@@ -244,14 +246,14 @@ class Checkpoints:
 def read_state(checkpoint: Path) -> State:
     path = checkpoint / "state.json"
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = parse_json(path.read_text(encoding="utf-8"))
         if not is_state(fields):
             raise ValueError("it does not hold the progress of a training")
         meter = (*map(float, fields["meter"]), 0.0, 0.0)[:4]  # earlier versions had the first two
         state = State(**{**fields, "meter": meter})
         if state.logged is not None:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
     checksums.verify(path)
     return state

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LARGEST = 4096  # pixels per side of an image
+from mixmo.models.metadata import LARGEST
+
 SCORES = ("top1", "top5", "nll", "nllc", "ece", "brier")
 
 
@@ -51,14 +52,16 @@ def is_state(content: Any) -> bool:
     """Return whether this is the content of a checkpoint's state.json."""
     if not isinstance(content, dict):
         return False
-    best, scale, maxima, logged = (content.get(key) for key in ("best_step", "loss_scale", "maxima", "logged"))
+    names = ("best_step", "loss_scale", "maxima", "teacher", "logged")
+    best, scale, maxima, teacher, logged = (content.get(key) for key in names)
     return (
         all(_is_whole(content.get(key, 0)) for key in ("step", "epochs_logged", "rollbacks"))
-        and _is_list(content.get("meter"), int | float)
+        and any(_is_list(content.get("meter"), int | float, length) for length in (2, 4))  # earlier versions had two
         and (best is None or _is_whole(best))
         and all(_is_number(content.get(key, 0)) for key in ("best_top1", "seconds"))
         and (scale is None or _is_list(scale, int | float, 2))
         and (maxima is None or (isinstance(maxima, dict) and all(map(_is_number, maxima.values()))))
+        and (teacher is None or isinstance(teacher, str))
         and (logged is None or isinstance(logged, dict))
     )
 

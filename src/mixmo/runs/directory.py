@@ -28,6 +28,7 @@ from mixmo.runs.contents import is_dataset, is_logits, is_scores
 from mixmo.runs.metrics_log import append_line, read_log
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write, is_leftover
+from mixmo.storage.plain_json import parse_json
 from mixmo.storage.plain_yaml import read_yaml
 from mixmo.storage.weights import AGAIN, UNFINISHED, load_tensors
 from mixmo.utils.errors import UserError
@@ -183,7 +184,7 @@ class Run:
             if not path.exists() and not self.is_finished():
                 raise UserError(f"{path} is missing: {UNFINISHED}")
             try:
-                found = json.loads(path.read_text(encoding="utf-8"))
+                found = parse_json(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', error)}); {AGAIN}") from error
             checksums.verify(path)

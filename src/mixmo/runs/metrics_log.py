@@ -11,6 +11,7 @@ from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.contents import is_line
 from mixmo.storage import checksums
 from mixmo.storage.files import write_errors
+from mixmo.storage.plain_json import parse_json
 from mixmo.utils.errors import UserError
 
 
@@ -38,13 +39,13 @@ def _parse(text: str, path: Path) -> list[dict[str, Any]]:
     entries, last = list[dict[str, Any]](), 0
     for number, line in enumerate(text.split("\n")[:-1], 1):  # without the half a line that a killed process may leave
         try:
-            entries.append(json.loads(line))
+            entries.append(parse_json(line))
             if not is_line(entries[-1]):
                 raise ValueError
             last, before = entries[-1]["epoch"], last
             if not last > before:
                 raise ValueError
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UserError(f"{path} is damaged: line {number} is not a later epoch; remove that line") from error
     return entries
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, quoted
 
 LARGEST = 100_000  # characters; a recipe has 2,000
 DEEPEST = 20  # brackets within each other
@@ -19,7 +19,7 @@ def read_yaml(path: Path, loader: type = Loader) -> Any:
 
     Raises:
         UserError: If it has aliases or merge keys, by which a few lines can expand to gigabytes. Also if it
-            is longer, or nested deeper, than a file of fields.
+            is longer, or nested deeper, than a file of fields, or has a key twice.
         ValueError: If it is no YAML, or not in UTF-8.
     """
     with path.open(encoding="utf-8") as file:
@@ -32,9 +32,23 @@ def parse_yaml(text: str, loader: type = Loader) -> Any:
         raise UserError(f"it has more than {LARGEST:,} characters; give a file of fields such as `width: 4`")
     try:
         _check_plain(text, loader)
+        _check_keys(yaml.compose(text, loader))
         return yaml.load(text, loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
+
+
+def _check_keys(node: yaml.Node | None) -> None:
+    """Raise an error for a key that is given twice: the first value would be lost without a word."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen = set()
+    for key, value in node.value:
+        name = str(key.value)
+        if name in seen:
+            raise UserError(f"line {key.start_mark.line + 1} has {quoted(name)} again; give each field once")
+        seen.add(name)
+        _check_keys(value)
 
 
 def _check_plain(text: str, loader: type) -> None:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write
-from mixmo.utils.errors import UserError
+from mixmo.storage.plain_json import parse_json
+from mixmo.utils.errors import UserError, check_readable
 
 UNFINISHED = "the training has not ended; continue it with --resume"
 AGAIN = "restore it from a copy, or, in a run with its checkpoints, remove scores.json and train with --resume"
@@ -75,7 +76,7 @@ def stored_shapes(path: Path) -> dict[str, torch.Size]:
 def _shards(index: Path) -> list[Path]:
     """The files that an index names, all beside it."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values()))
         if wrong := [name for name in names if Path(name).name != name or Path(name).suffix != ".safetensors"]:
             raise ValueError(f"{wrong[0]!r} is not a safetensors file beside it")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -96,6 +97,7 @@ def _opened(path: Path) -> Iterator[Any]:
     if not path.is_file():
         unfinished = path.with_name("recipe.yaml").is_file() and not path.with_name("scores.json").is_file()
         raise UserError(f"{path} is missing" + (f": {UNFINISHED}" if unfinished else f"; {AGAIN}"))
+    check_readable(path)
     try:
         path.open("rb").close()  # safetensors reports a file without read permission as missing
         with safetensors.safe_open(path, "pt") as opened:

@@ -51,7 +51,17 @@ def check_path(name: str, value: str | os.PathLike[str]) -> Path:
     """Return an argument as a path, in which a leading ~ is the home folder."""
     if not isinstance(value, str | os.PathLike) or value == "":
         raise UserError(f"{name} = {quoted(value)}; give a path")
-    return Path(value).expanduser()
+    path = Path(value).expanduser()
+    check_readable(path)
+    return path
+
+
+def check_readable(path: Path) -> None:
+    """Raise an error for a name that is not UTF-8: safetensors could write the file, but not read it again."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"the name of {path} is not UTF-8; rename the folder or the file") from error
 
 
 def first_line(error: BaseException) -> str:
