@@ -45,7 +45,7 @@ def run_name(recipe: Recipe) -> str:
     >>> run_name(named("cifar100/cut-mixmo").replace(width=4, repetition=4))
     'cifar100-cut-mixmo-w4-b4-s0-819fb96e'
     >>> run_name(named("finetune/cutmix").replace(model="timm/convnext_tiny", dataset="folder:../photos@224"))
-    'photos-224-cutmix-convnext_tiny-b1-s0-a15c947f'
+    'photos-224-cutmix-convnext_tiny-b1-s0-f2049ef9'
     """
     _, method = nearest_recipe(recipe)
     network = _plain(recipe.model) if recipe.is_backbone else f"w{recipe.width}"
