@@ -20,7 +20,7 @@ from mixmo.recipes.schema import Recipe
 from mixmo.runs.directory import Run, is_run
 from mixmo.runs.lock import claim, removed_unless_begun
 from mixmo.utils import memory
-from mixmo.utils.errors import check_path
+from mixmo.utils.errors import check_path, check_readable
 from mixmo.utils.progress import say, shown, track
 
 ROLLBACKS = 3  # at most, in a training with on_nan = rollback
@@ -60,6 +60,7 @@ def train(
     """
     began = time.monotonic()
     out, runtime = check_path("out", out), runtime or Runtime()
+    check_readable(out)
     device, world, fitted = runtime.resolve(), runtime.world(), runtime.minutes is not None
     check_world(recipe, world)
     check_precision(recipe, device)

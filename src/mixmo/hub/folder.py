@@ -26,7 +26,7 @@ from mixmo.surgery.eval_view import in_eval_mode
 from mixmo.surgery.probe import input_size
 from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError, check_path, first_line
+from mixmo.utils.errors import UserError, check_path, check_readable, first_line
 
 CARD = "README.md"
 
@@ -60,6 +60,7 @@ def save_pretrained(
             cannot be built again.
     """
     folder, net = check_path("folder", folder), unwrap_ensemble(net)
+    check_readable(folder)
     about = net.about if about is None else about
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already and is not an empty folder; give a new one, or remove it")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mixmo.storage.torch_files import check_torch_file
 from mixmo.storage.weights import load_state, mismatches, shapes
-from mixmo.utils.errors import UserError, check_path, first_line
+from mixmo.utils.errors import UserError, check_path, check_readable, first_line
 
 KEYS = ("state_dict", "model", "model_state", "model_ema")  # under which training scripts store a state dict
 PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.")  # of data parallel, compiled and held models
@@ -21,6 +21,7 @@ NAMED = 3  # tensors in an error message
 def read_weights(path: Path | str, wanted: Collection[str]) -> dict[str, Tensor]:
     """Return the tensors of a file under the names that the model has (`wanted`) where they only differ by a prefix."""
     path = check_path("weights", path)
+    check_readable(path)
     if not path.is_file():
         raise UserError(f"weights = {path} is not a file; give a safetensors file, or a state dict of torch.save")
     try:

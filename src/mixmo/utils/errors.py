@@ -51,9 +51,7 @@ def check_path(name: str, value: str | os.PathLike[str]) -> Path:
     """Return an argument as a path, in which a leading ~ is the home folder."""
     if not isinstance(value, str | os.PathLike) or value == "":
         raise UserError(f"{name} = {quoted(value)}; give a path")
-    path = Path(value).expanduser()
-    check_readable(path)
-    return path
+    return Path(value).expanduser()
 
 
 def check_readable(path: Path) -> None:
