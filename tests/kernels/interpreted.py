@@ -3,6 +3,8 @@
 In float16, since the interpreter has no bfloat16 products.
 """
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,7 +25,13 @@ ODD = [
     Shape(2, 8, 5, 8, 24, 2, 1),
     Shape(1, 8, 2, 1, 8, 2, 1),
 ]
-SMALL = [Tile(32, 16, 0, 16, 4, 2), Tile(16, 16, 16, 32, 4, 2)]
+SMALL = [Tile(32, 16, 0, 16, 4, 2), Tile(16, 16, 16, 32, 4, 2, images=True)]
+
+
+def alternately(direction: Any) -> list[Tile]:
+    """Every tile of a direction in one of its two forms, which differ in their box only."""
+    tiles = list(direction.tiles.values())
+    return [tiles[i + i // 2 % 2] for i in range(0, len(tiles), 2)]
 
 
 def operands(shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,11 +75,10 @@ def test_a_kernel_agrees_with_float64(direction: str, shape: Shape) -> None:
         check(direction, shape, tile)
 
 
-@pytest.mark.parametrize(
-    ("direction", "name"), [(direction, name) for direction, kernel in DIRECTIONS.items() for name in kernel.tiles]
-)
-def test_every_tile_agrees_with_float64(direction: str, name: str) -> None:
-    check(direction, Shape(2, 40, 5, 5, 72, 1, 1), DIRECTIONS[direction].tiles[name])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_every_tile_agrees_with_float64(direction: str) -> None:
+    for tile in alternately(DIRECTIONS[direction]):
+        check(direction, Shape(2, 40, 5, 5, 72, 1, 1), tile)
 
 
 EVEN = [Shape(2, 16, 7, 5, 48, 1, 1), Shape(3, 48, 7, 7, 16, 2, 0), Shape(1, 16, 5, 8, 32, 2, 1)]
@@ -81,7 +88,7 @@ EVEN = [Shape(2, 16, 7, 5, 48, 1, 1), Shape(3, 48, 7, 7, 16, 2, 0), Shape(1, 16,
 def test_fp8_agrees_with_float64_of_the_quantised_operands(direction: str) -> None:
     """The interpreter cuts bfloat16 off instead of rounding: up to 1 / 128 off, 1 / 256 on average."""
     tiles = [(shape, tile) for shape in EVEN for tile in SMALL]
-    tiles += [(Shape(1, 48, 5, 5, 80, 1, 1), tile) for tile in FP8[direction].tiles.values()]
+    tiles += [(Shape(1, 48, 5, 5, 80, 1, 1), tile) for tile in alternately(FP8[direction])]
     for shape, tile in tiles:
         operands = operands_fp8(shape, direction, torch.device("cpu"), 1)[0]
         found, expected = (

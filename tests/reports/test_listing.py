@@ -76,13 +76,12 @@ def test_networks_of_an_ensemble_are_listed_each(copy: Copy, tmp_path: Path) -> 
 def test_only_new_lines_are_parsed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Listing(folder)
     runs.read()
-    parsed: list[bytes] = []
-    loads = json.loads
-    monkeypatch.setattr(listing.json, "loads", lambda text: (parsed.append(text), loads(text))[1])
+    parsed: list[str | bytes] = []
+    monkeypatch.setattr(listing, "parse_json", lambda text: (parsed.append(text), json.loads(text))[1])
     runs.read()
     assert parsed == []
     log = folder / "training" / "metrics.jsonl"
-    last = loads(log.read_text().splitlines()[-1])
+    last = json.loads(log.read_text().splitlines()[-1])
     with log.open("a") as file:
         file.write(json.dumps({**last, "epoch": 3}) + "\n" + '{"epoch": 4')
     (row,) = [row for row in runs.read() if row.run == "training"]
