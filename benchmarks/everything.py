@@ -29,6 +29,9 @@ PARTS = 6  # processes of the golden losses
 KEPT = {".txt", ".part", ".json", ".jsonl", ".yaml", ".md"}  # in results.tar.gz, of files below LARGEST bytes
 LARGEST = 2**20
 TRANSFER = (  # what the table lacks, the most promising first
+    "3 x the rate",
+    "plain, 3 x the rate",
+    "half repeated, averaged weights, 3 x the rate",
     "half repeated, averaged weights, two teachers",
     "half repeated, averaged weights, teacher",
     "half repeated, averaged weights",

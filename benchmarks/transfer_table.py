@@ -45,9 +45,11 @@ HALF = {**CONVERTED, "rho": 0.5}
 ROWS: dict[str, dict[str, Any]] = {
     "plain": {"method": "cutmix", "epochs": 100},
     "plain, 200 epochs": {"method": "cutmix", "epochs": 200},
+    "plain, 3 x the rate": {"method": "cutmix", "epochs": 100, "rate": 3.0},
     "plain, averaged weights": {"method": "cutmix", "epochs": 100, "average": 5.0},
     "plain, 200 epochs, teacher": {"method": "cutmix", "epochs": 200, "teacher": "plain"},
     "converted": CONVERTED,
+    "3 x the rate": {**CONVERTED, "rate": 3.0},
     "unmixing": {**CONVERTED, "unmix": "mask"},
     "unmixing, fadeout": {**CONVERTED, "unmix": "fadeout"},
     "ratios that grow": {**CONVERTED, "curriculum": "ratio"},
@@ -62,6 +64,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "half repeated": HALF,
     "half repeated, averaged weights": {**HALF, "average": 5.0},
     "half repeated, averaged weights, teacher": {**HALF, "average": 5.0, "teacher": "plain"},
+    "half repeated, averaged weights, 3 x the rate": {**HALF, "average": 5.0, "rate": 3.0},
     "two networks": {"method": "cutmix", "epochs": 100, "networks": 2},
     "plain, 200 epochs, two teachers": {"method": "cutmix", "epochs": 200, "teacher": "two networks"},
     "half repeated, averaged weights, two teachers": {**HALF, "average": 5.0, "teacher": "two networks"},
@@ -100,7 +103,8 @@ class Plan:
 
     def tuning(self, key: Key, seed: int) -> Recipe:
         fields = {**NETWORKS[key.network], **TARGET, **ROWS[key.row], "seed": seed}
-        method, lr = fields.pop("method"), RATES[fields.get("optimizer", "sgd")][1]
+        method = fields.pop("method")
+        lr = RATES[fields.get("optimizer", "sgd")][1] * fields.pop("rate", 1.0)
         # b divides the rate of each step; plain fine-tuning has b = 1.
         fields |= {"lr": lr, "start": str(self.store.folder(self.pretraining(key.network, key.source)))}
         if "teacher" in fields:

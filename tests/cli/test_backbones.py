@@ -141,7 +141,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the README's four commands, run as printed but for a small network without pretrained weights."""
     commands = re.findall(r"^mixmo (.*photos.*)$", README.read_text().partition("## From photographs")[2], re.MULTILINE)
-    small = {"timm/convnext_tiny --pretrained": "timm/test_resnet --no-pretrained", "@224": "@32"}
+    small = {"timm/resnet50 --pretrained": "timm/test_resnet --no-pretrained", "@224": "@32"}
     folder = tmp_path_factory.mktemp("new user")
     (folder / "photos").symlink_to(photos)
     more = "--epochs 6 --lr 0.02 --layer-decay 1 --batch-size 16 --validation 0.25 --precision fp32 --quiet"

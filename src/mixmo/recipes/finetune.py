@@ -1,6 +1,6 @@
 """Recipes for a pretrained backbone and your own images, such as `finetune/cut-mixmo`.
 
-    mixmo train finetune/cut-mixmo --model timm/convnext_tiny --dataset folder:photos@224 --out runs/photos
+    mixmo train finetune/cut-mixmo --model timm/resnet50 --dataset folder:photos@224 --out runs/photos
 
 AdamW with layer-wise learning-rate decay, random resized crops, a cosine of 20 epochs, a tenth of the training images
 held out for the choice of the epoch and for calibration. docs/results/fine-tuning.md has the measured scores.

@@ -200,6 +200,7 @@ def transfer_table(results: Path, words: Sequence[str]) -> Lines:
         recipe = seeds[0]["recipe"]
         plain = recipe.get("members") == 1
         changed = {name: value for name, value in recipe.items() if name in (IDEAS[:3] if plain else IDEAS)}
+        changed |= {} if recipe["lr"] == runs[0]["recipe"]["lr"] else {"lr": recipe["lr"]}
         options = [
             f"--{name.replace('_', '-')} {'RUN' if name == 'teacher' else value}" for name, value in changed.items()
         ]
