@@ -54,6 +54,8 @@ def jobs() -> dict[str, Job]:
     golden = tuple(f"tests/golden/test_golden.py --device cuda --part {i}/{PARTS}" for i in range(1, PARTS + 1))
     steps = "benchmarks/steps.py --seconds 2"
     trainings = "--data {data} --minutes-left {minutes} --jobs"
+    weights = "--weights {data}/efficientnet-lite0-57934424.pth"
+    finetune = f"benchmarks/finetune.py --known results/finetune.json {weights} {trainings} 6"
     transfer = f"benchmarks/transfer_table.py --known results/transfer.json {trainings} 6 --rows {shlex.join(TRANSFER)}"
     return {
         "golden": Job(golden, 2),
@@ -65,6 +67,7 @@ def jobs() -> dict[str, Job]:
         "timm": Job(("benchmarks/steps.py resnet50 convnext_tiny vit_small_patch16_224",), 3),
         "bench-bf16": Job((f"{BENCH} --precision bf16 --kernels auto",), 2),
         "bench-fp8": Job((f"{BENCH} --precision fp8",), 2),
+        "finetune": Job((f"{finetune} --out {{out}}/finetune",), 5),
         "transfer-wrn": Job((f"{transfer} --out {{out}}/transfer --sources cifar100 --networks wrn28-4",)),
         "transfer": Job((f"{transfer} --out {{out}}/transfer --networks vit12-3 wrn28-4",)),
         "queue": Job((f"-m mixmo reproduce --queue results/queue.yaml --out {{out}}/queue {trainings} 3",)),

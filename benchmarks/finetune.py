@@ -77,21 +77,33 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/finetune"))
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--minutes-left", type=float, help="stop after so many minutes, every run with a checkpoint")
+    parser.add_argument("--known", type=Path, help="a finetune.json: its runs are kept and not repeated")
     parser.add_argument("--weights", type=Path, required=True, help="pretrained weights")
     given = parser.parse_args()
     store, runtime = Store(given.out), Runtime(data=given.data, quiet=True, score_every=10)
     weights = renamed(given.weights, given.out)
-    recipes = [row.recipe(seed, weights) for row in ROWS for seed in range(row.seeds)]
-    train_all([recipes], store, runtime, given.jobs, given.minutes_left)
-    found = [
-        {"method": row.method, "images": FACTS[row.dataset].samples, "seed": seed, **record(run)}
+    known = {name_of(one): one for one in json.loads(given.known.read_text())} if given.known else {}
+    runs = {
+        name_of({**row._asdict(), "seed": seed}): (row, row.recipe(seed, weights))
         for row in ROWS
         for seed in range(row.seeds)
-        if (run := finished(store, row.recipe(seed, weights)))
-    ]
-    for one in found:
-        one["recipe"]["weights"] = weights.name
-    (given.out / "finetune.json").write_text(json.dumps(found, indent=1))
+    }
+    try:
+        lacking = [recipe for name, (_, recipe) in runs.items() if name not in known]
+        train_all([lacking], store, runtime, given.jobs, given.minutes_left)
+    finally:
+        for name, (row, recipe) in runs.items():
+            if run := finished(store, recipe):
+                about = {"method": row.method, "dataset": row.dataset, "changes": row.changes, "seed": recipe.seed}
+                known[name] = {**about, "images": FACTS[row.dataset].samples, **record(run)}
+                known[name]["recipe"]["weights"] = weights.name
+        found = [known[name] for name in runs if name in known]
+        (given.out / "finetune.json").write_text(json.dumps(found, indent=1))
+
+
+def name_of(run: dict[str, Any]) -> str:
+    """Return what tells one run from the others."""
+    return json.dumps([run[name] for name in ("method", "dataset", "changes", "seed")])
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
     cifar10-100             CIFAR-10, the first 100 training images of each class
     tiny-imagenet-32        Tiny ImageNet, the first 125 training and 10 test images of each class, resized to 32x32
 
-The test images are those of the same classes. `python benchmarks/transfer.py --data DATA` writes the last one as
-45 MB of sheets, DATA/tiny-imagenet-32, which are read instead of Tiny ImageNet where they are.
+The test images are those of the same classes. `python benchmarks/transfer.py NAME --data DATA` writes one of the last
+two as sheets of 20 and 45 MB, DATA/NAME, which are read instead where they are.
 
 The model `vit` is a small vision transformer for images of 32x32: patches of 4x4, `width` heads of 64 channels, `depth`
 blocks, mean pooling.
@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 from mixmo.augment.basic import to_shape
 from mixmo.data.catalog import DATASETS
-from mixmo.data.cifar import cifar10, cifar100
+from mixmo.data.cifar import MEAN, STD, cifar10, cifar100
 from mixmo.data.stream import Files
 from mixmo.data.tiny_imagenet import tiny_imagenet
 from mixmo.data.types import Dataset, Split
 from mixmo.models import FAMILIES, Parts
 
 PATCH, HEAD, POSITIONS = 4, 64, 64
-TRAIN_EACH, TEST_EACH = 125, 10  # images per class of tiny-imagenet-32
+EACH = {"cifar10-100": (100, 1_000), "tiny-imagenet-32": (125, 10)}  # training and test images per class
 ROWS, COLUMNS, SIDE = 40, 50, 32  # of a sheet, in images, and the side of an image
 
 
@@ -66,15 +66,14 @@ def cifar100_rest_20(root: Path) -> Dataset:
 @DATASETS.add("cifar10-100")
 def cifar10_100(root: Path) -> Dataset:
     """CIFAR-10, 100 training images each."""
-    return some_classes(cifar10(root), "cifar10-100", 0, 10, 100)
+    return read_sheets(root, "cifar10-100") or some_classes(cifar10(root), "cifar10-100", 0, 10, 100)
 
 
 @DATASETS.add("tiny-imagenet-32")
 def tiny_imagenet_32(root: Path) -> Dataset:
     """Tiny ImageNet, resized to 32x32, 125 training images each."""
-    sheets = root / "tiny-imagenet-32"
-    if sheets.is_dir():
-        return read_sheets(sheets)
+    if dataset := read_sheets(root, "tiny-imagenet-32"):
+        return dataset
     dataset = tiny_imagenet(root)
 
     def small(split: Split, each: int) -> Split:
@@ -83,7 +82,8 @@ def tiny_imagenet_32(root: Path) -> Dataset:
         rows = torch.cat([(whole.labels == label).nonzero()[:each, 0] for label in range(len(dataset.classes))])
         return Split(to_shape(whole.resident[rows], 3, SIDE, SIDE), whole.labels[rows])
 
-    train, test = small(dataset.train, TRAIN_EACH), small(dataset.test, TEST_EACH)
+    train_each, test_each = EACH["tiny-imagenet-32"]
+    train, test = small(dataset.train, train_each), small(dataset.test, test_each)
     return dataset._replace(name="tiny-imagenet-32", train=train, test=test)
 
 
@@ -99,17 +99,22 @@ def write_sheets(dataset: Dataset, folder: Path) -> None:
             Image.fromarray(sheet.numpy()).save(folder / f"{name}-{i:02}.webp", lossless=True)
 
 
-def read_sheets(folder: Path) -> Dataset:
+def read_sheets(root: Path, name: str) -> Dataset | None:
+    """Return the data set of ROOT/NAME; None without this folder."""
+    folder = root / name
+    if not folder.is_dir():
+        return None
     classes = tuple((folder / "classes.txt").read_text().splitlines())
 
-    def read(name: str, each: int) -> Split:
-        sheets = [torch.from_numpy(np.array(Image.open(path))) for path in sorted(folder.glob(f"{name}-*.webp"))]
+    def read(part: str, each: int) -> Split:
+        sheets = [torch.from_numpy(np.array(Image.open(path))) for path in sorted(folder.glob(f"{part}-*.webp"))]
         images = [x.view(ROWS, SIDE, COLUMNS, SIDE, 3).transpose(1, 2).flatten(0, 1) for x in sheets]
         labels = torch.arange(len(classes)).repeat_interleave(each)
         return Split(torch.cat(images)[: len(labels)].contiguous(), labels)
 
-    half = (0.5, 0.5, 0.5)
-    return Dataset("tiny-imagenet-32", read("train", TRAIN_EACH), read("test", TEST_EACH), classes, half, half)
+    train, test = EACH[name]
+    mean, std = (MEAN, STD) if name == "cifar10-100" else ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return Dataset(name, read("train", train), read("test", test), classes, mean, std)
 
 
 class Core(nn.Module):
@@ -168,5 +173,6 @@ FAMILIES["vit"] = vit
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    root = parser.parse_args().data
-    write_sheets(tiny_imagenet_32(root), root / "tiny-imagenet-32")
+    parser.add_argument("name", choices=EACH)
+    given = parser.parse_args()
+    write_sheets(DATASETS[given.name](given.data), given.data / given.name)

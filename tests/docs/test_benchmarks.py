@@ -114,7 +114,7 @@ def test_transfer_sheets_hold_the_same_images(tmp_path: Path, monkeypatch: pytes
         return Split(images, torch.arange(2).repeat_interleave(each))
 
     half = (0.5, 0.5, 0.5)
-    dataset = Dataset("", split(names["TRAIN_EACH"]), split(names["TEST_EACH"]), ("cat", "dog"), half, half)
+    dataset = Dataset("", *map(split, names["EACH"]["tiny-imagenet-32"]), ("cat", "dog"), half, half)
     names["write_sheets"](dataset, tmp_path / "tiny-imagenet-32")
     found = names["tiny_imagenet_32"](tmp_path)
     assert found.classes == dataset.classes
