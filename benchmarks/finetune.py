@@ -95,7 +95,7 @@ def main() -> None:
         train_all([lacking], store, runtime, given.jobs, given.minutes_left)
     finally:
         for name, (row, recipe) in runs.items():
-            if run := finished(store, recipe):
+            if name not in known and (run := finished(store, recipe)):
                 about = {"method": row.method, "dataset": row.dataset, "changes": row.changes, "seed": recipe.seed}
                 known[name] = {**about, "images": FACTS[row.dataset].samples, **record(run)}
                 known[name]["recipe"]["weights"] = weights.name
