@@ -252,7 +252,7 @@ def finetune_table(results: Path, words: Sequence[str]) -> Lines:
     return lines
 
 
-TUNED = ("epochs", "lr", "rho", "average")
+TUNED = ("epochs", "lr", "head_lr", "rho", "average")
 
 
 LAYOUTS: dict[str, Callable[[Path, Sequence[str]], Lines]] = {
