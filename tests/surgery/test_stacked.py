@@ -1,11 +1,14 @@
 """Two first convolutions computed as one."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import nn
 
 import mixmo
-from mixmo.surgery import stacked
+from mixmo.mixing.block import mixing_block
+from mixmo.surgery import layers, stacked
 from mixmo.surgery.stacked import stackable
 
 
@@ -25,6 +28,27 @@ def test_the_stacked_convolution_is_each_convolution_with_its_gradients(
         torch.autograd.grad(sum((y * w).sum() for y, w in zip(way, weights, strict=True)), parameters) for way in ways
     ]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", ["cut", "linear"])
+@pytest.mark.parametrize("side", [12, 14])  # 14 leaves a rest of two pixels
+def test_patches_are_mixed_as_their_features(kind: str, bias: bool, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output and gradients as by two convolutions and the mixing block."""
+    monkeypatch.setattr(stacked, "on_tensor_cores", lambda _: True)
+    stems = [nn.Conv2d(3, 5, 4, 4, bias=bias).double() for _ in range(2)]
+    images = [torch.randn(6, 3, side, side, dtype=torch.float64) for _ in range(2)]
+    share = torch.rand(6, 1, 1, 1) if kind == "linear" else torch.randint(2, (6, 1, 3, 3)).float()
+    coefficients = torch.stack([share, 1 - share]).double()
+    assert stacked.mixes_patches(stems, images, coefficients)
+    assert not stacked.mixes_patches(stems, images, torch.ones(2, 6, 1, 5, 5))
+    ways = [
+        stacked.mixed_patches(stems, images, coefficients),
+        mixing_block([layer(x) for layer, x in zip(stems, images, strict=True)], coefficients),
+    ]
+    torch.testing.assert_close(*ways)
+    parameters, weight = [p for layer in stems for p in layer.parameters()], torch.randn_like(ways[0])
+    torch.testing.assert_close(*[torch.autograd.grad((way * weight).sum(), parameters) for way in ways])
 
 
 @pytest.mark.parametrize(
@@ -51,26 +75,17 @@ def test_stems_with_hooks_are_not_stacked() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_wrapped_network_computes_the_same_with_stacked_stems(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kernel", "function"), [(3, "stacked"), (2, "mixed_patches")])
+def test_a_wrapped_network_computes_the_same_with_one_convolution(
+    kernel: int, function: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = [nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)]
-    net = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, 3, 2), *body), members=2, size=(3, 16, 16))
+    net = mixmo.wrap(nn.Sequential(nn.Conv2d(3, 8, kernel, 2), *body), members=2, size=(3, 16, 16))
     mix = mixmo.Mixer("cut", stride=net.stride)(torch.randn(4, 3, 16, 16), torch.arange(4))
     expected = net(mix)
     monkeypatch.setattr(stacked, "on_tensor_cores", lambda _: True)
-    monkeypatch.setattr(stacked, "stacked", spy := Spy())
+    where = stacked if function == "stacked" else layers
+    monkeypatch.setattr(where, function, spy := Mock(side_effect=getattr(where, function)))
     found = (torch.compile(net, backend="aot_eager") if compiled else net)(mix)
-    assert spy.calls
+    assert spy.called
     torch.testing.assert_close(found, expected)
-
-
-class Spy:
-    """`stacked`, counting its calls."""
-
-    def __init__(self) -> None:
-        self.calls, self.function = 0, stacked.stacked
-
-    def __call__(self, *given: object) -> list[torch.Tensor]:
-        self.calls += 1
-        return self.function(*given)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixmo.mixing.block import mixing_block, unmix
 from mixmo.models.network import Ensemble
-from mixmo.surgery.stacked import encode
+from mixmo.surgery.stacked import encode, mixed_patches, mixes_patches
 from mixmo.utils.errors import UserError
 
 STOP = torch.empty(1)  # do not encode: raise Reached
@@ -65,7 +65,10 @@ class Encoders(Copies):
         if self.others.dim() > 1:
             if self.others.shape[1:] != image.shape:
                 raise UserError("the backbone pads or resizes images before its stem; give them in its own size")
-            encoded = encode(list(self.copies), [image, *self.others.unbind(0)])
+            copies, images = list(self.copies), [image, *self.others.unbind(0)]
+            if self.coefficients.dim() > 1 and mixes_patches(copies, images, self.coefficients):
+                return mixed_patches(copies, images, self.coefficients)
+            encoded = encode(copies, images)
         else:
             if len(self.copies) > 1 and called_again():
                 raise recomputed("its stem")

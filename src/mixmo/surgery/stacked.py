@@ -2,8 +2,11 @@
 
     y_m = W_m * x_m for all m:   y = blockdiag(W_1, ..., W_M) * (x_1, ..., x_M)
 
-Tensor cores read channels in groups of 8. An image of 3 channels leaves 5 of them empty; two images fill 6, so that the
-second convolution costs nothing.
+Tensor cores read channels in groups of 8. An image of 3 channels leaves 5 of them empty; two images fill 6. Where the
+convolution cuts the image into patches, each with one mixing coefficient a_m, mixing the pixels is mixing the features,
+and one convolution with the output channels of a single network does both:
+
+    M sum_m a_m (W_m * x_m + b_m) = (W_1, ..., W_M) * (M a_1 x_1, ..., M a_M x_M) + M sum_m a_m b_m
 """
 
 from collections.abc import Sequence
@@ -21,6 +24,38 @@ def encode(copies: Sequence[nn.Module], images: Sequence[Tensor]) -> list[Tensor
     if stackable(copies) and on_tensor_cores(images[0]):
         return stacked(copies, images)
     return [copy(x) for copy, x in zip(copies, images, strict=True)]
+
+
+def mixes_patches(copies: Sequence[nn.Module], images: Sequence[Tensor], coefficients: Tensor) -> bool:
+    """Whether the copies read patches of which each has one coefficient (M, N, 1, h, w)."""
+    first = copies[0]
+    if not (len(images) == len(copies) and stackable(copies) and on_tensor_cores(images[0]) and _plain(first)):
+        return False
+    if first.stride != first.kernel_size or first.padding not in ((0, 0), "valid") or first.dilation != (1, 1):
+        return False
+    height, width = (side // step for side, step in zip(images[0].shape[-2:], first.stride, strict=True))
+    return coefficients.shape[-2:] in ((height, width), (1, 1))
+
+
+def mixed_patches(copies: Sequence[nn.Module], images: Sequence[Tensor], coefficients: Tensor) -> Tensor:
+    """Return the mixed encodings of the images, M sum_m a_m (W_m * x_m + b_m)."""
+    convolutions = [copy for copy in copies if isinstance(copy, nn.Conv2d)]
+    first, members = convolutions[0], len(copies)
+    shares = members * coefficients
+    pixels = shares
+    if coefficients.shape[-2:] != (1, 1):
+        pixels = shares.repeat_interleave(first.stride[0], -2).repeat_interleave(first.stride[1], -1)
+        height, width = pixels.shape[-2:]
+        images = [image[..., :height, :width] for image in images]  # what lies beyond makes no whole patch
+    mixed = torch.cat([share * image for share, image in zip(pixels, images, strict=True)], 1)
+    padding = (0, 0, 0, 0, 0, GROUP - members * first.in_channels)
+    weight = F.pad(torch.cat([copy.weight for copy in convolutions], 1), padding)
+    features = F.conv2d(F.pad(mixed, padding), weight, None, first.stride)
+    if first.bias is None:
+        return features
+    biases = [copy.bias for copy in convolutions if copy.bias is not None]
+    bias = torch.stack([share * row[:, None, None] for share, row in zip(shares, biases, strict=True)]).sum(0)
+    return (features + bias).to(features.dtype)
 
 
 def on_tensor_cores(images: Tensor) -> bool:
