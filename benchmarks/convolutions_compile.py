@@ -30,12 +30,13 @@ class Compiled(NamedTuple):
     shared: int  # bytes
     products: int  # instructions of the tensor cores (wgmma) in the program's text
     types: str  # of what these multiply, such as bf16.bf16
-    through_registers: bool  # the first factor goes through registers, for which each step of the loop waits
+    through_registers: bool  # the first factor goes through registers
+    overwritten: bool  # and the loop loads the next one while the tensor cores may still read it
     serialised: bool  # each product waits for the one before: half the speed
 
     @property
     def fits(self) -> bool:
-        return self.shared <= SHARED and self.spilled <= 64 and not self.serialised
+        return self.shared <= SHARED and self.spilled <= 64 and not self.overwritten and not self.serialised
 
 
 class Hopper:
@@ -104,7 +105,15 @@ def report(built: Any) -> Compiled:
     assert registers, text
     assert stores, text
     products = re.findall(r"wgmma\.mma_async\.\S+\.f32\.(\w+\.\w+)", ptx)
-    types, needs = ", ".join(sorted(set(products))), (int(registers[1]), int(stores[1]), built.metadata.shared)
     through_registers = re.search(r"wgmma\.mma_async\S+\s+\{[^}]*\},\s*\{", ptx) is not None
-    serialised = "instructions are serialized" in text
-    return Compiled(built.metadata.name, *needs, len(products), types, through_registers, serialised)
+    return Compiled(
+        kernel=built.metadata.name,
+        registers=int(registers[1]),
+        spilled=int(stores[1]),
+        shared=built.metadata.shared,
+        products=len(products),
+        types=", ".join(sorted(set(products))),
+        through_registers=through_registers,
+        overwritten=through_registers and re.search(r"wgmma\.wait_group\S*\s+[1-9]", ptx) is not None,
+        serialised="instructions are serialized" in text,
+    )

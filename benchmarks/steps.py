@@ -128,6 +128,8 @@ def work(variant: Variant, device: torch.device, seconds: float, repeats: int, p
         for _ in range(6):  # searches, and records
             step()
         synchronize(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)  # choosing kernels takes more than the step
         rates = [rate(step, variant.batch, device, seconds) for _ in range(repeats)]
         memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else 0.0
         median = statistics.median(rates)

@@ -18,11 +18,11 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mixmo.kernels.memory_format import hwnc
-from mixmo.kernels.shapes import Box, Tile, blocks, named
+from mixmo.kernels.shapes import Box, Tile, blocks, named, through_registers
+from mixmo.kernels.tensor_cores import finished
 
 TILES = named(
     (
-        Tile(256, 128, 32, 32, 8, 6),
         Tile(256, 128, 32, 64, 8, 4),
         Tile(128, 256, 64, 64, 8, 4),
         Tile(128, 128, 32, 32, 4, 5),
@@ -34,13 +34,13 @@ TILES = named(
 )
 FP8_TILES = named(
     (
-        Tile(256, 128, 32, 32, 8, 6),
         Tile(256, 128, 32, 64, 8, 5),
         Tile(256, 128, 32, 128, 8, 4),
         Tile(128, 256, 64, 64, 8, 5),
         Tile(128, 256, 64, 128, 8, 3),
         Tile(128, 128, 32, 32, 4, 6),
         Tile(128, 128, 32, 64, 4, 4),
+        Tile(128, 128, 32, 128, 4, 3),
         Tile(256, 128, 0, 64, 8, 5),
         Tile(256, 128, 0, 128, 8, 4),
         Tile(128, 128, 0, 128, 4, 4),
@@ -102,6 +102,7 @@ def convolution_kernel(
     KB: tl.constexpr,
     SUMMED_FIRST: tl.constexpr,
     SCALED: tl.constexpr,
+    WAIT: tl.constexpr,
 ):
     """One program: a box of BH x BW pixels of IM images by KA + KB output channels."""
     pid = tl.program_id(0)
@@ -129,6 +130,11 @@ def convolution_kernel(
             acc_a = tl.dot(a, tl.reshape(w_a.load([k, uv, c]), (KA, BC)).T, acc_a)
             if KB > 0:
                 acc_b = tl.dot(a, tl.reshape(w_b.load([k + KA, uv, c]), (KB, BC)).T, acc_b)
+        if WAIT:
+            if KB > 0:
+                acc_b = finished(acc_b)
+            else:
+                acc_a = finished(acc_a)
     if SCALED:
         acc_a *= scales(scale, k, channels, KA)
         if KB > 0:
@@ -180,6 +186,7 @@ def convolve(
         KB=tile.more,
         SUMMED_FIRST=summed_first,
         SCALED=scale is not None,
+        WAIT=through_registers(box) and not x.is_cpu,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )

@@ -68,8 +68,8 @@ class Tile(NamedTuple):
     Block sizes are powers of two: 128 + 32 columns fit 160 channels, 256 do not.
 
     With `images`, the pixels of a box are those of many images at one place. They are one dimension of a tensor in
-    memory, and the tensor cores read such a matrix from shared memory; another box goes through registers, and the
-    tensor cores wait for it. But neighbouring pixels are not read together.
+    memory, and the tensor cores read such a matrix from shared memory; another box goes through registers. But
+    neighbouring pixels are not read together.
     """
 
     rows: int
@@ -102,6 +102,11 @@ def blocks(size: int, block: int) -> int:
 
 def rounded(size: int, block: int) -> int:
     return blocks(size, block) * block
+
+
+def through_registers(box: Box) -> bool:
+    """Whether Triton moves a box through registers: it reshapes in place only where all sides but one are 1."""
+    return sum(side > 1 for side in box) > 1
 
 
 def box(pixels: int, n: int, h: int, w: int) -> Box:

@@ -20,12 +20,12 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mixmo.kernels.memory_format import hwnc, nhwc
-from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded
+from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded, through_registers
+from mixmo.kernels.tensor_cores import finished
 
 WEIGHT_TILES = named(
     (
         Tile(256, 128, 32, 64, 8, 4),
-        Tile(256, 128, 32, 32, 8, 6),
         Tile(128, 256, 64, 64, 8, 4),
         Tile(128, 128, 32, 64, 4, 3),
         Tile(256, 128, 0, 64, 8, 4),
@@ -56,6 +56,7 @@ def weight_gradient_kernel(
     BM: tl.constexpr,
     KA: tl.constexpr,
     KB: tl.constexpr,
+    WAIT: tl.constexpr,
 ):
     """One program: BM of the 3 C rows by KA + KB output channels, for one u and one part of the sum."""
     pid = tl.program_id(0)
@@ -83,6 +84,11 @@ def weight_gradient_kernel(
             acc_a = tl.dot(a, tl.reshape(dy_a.load([n, i, j, k]), (IM * BH, KA)), acc_a)
             if KB > 0:
                 acc_b = tl.dot(a, tl.reshape(dy_b.load([n, i, j, k + KA]), (IM * BH, KB)), acc_b)
+        if WAIT:
+            if KB > 0:
+                acc_b = finished(acc_b)
+            else:
+                acc_a = finished(acc_a)
     part_a.store([split * 3 + u, m, k], tl.reshape(acc_a, (1, BM, KA)))
     if KB > 0:
         part_b.store([split * 3 + u, m, k + KA], tl.reshape(acc_b, (1, BM, KB)))
@@ -165,6 +171,7 @@ def weight_gradient(x: Tensor, dy: Tensor, stride: int, padding: int, tile: Tile
         BM=tile.rows,
         KA=tile.columns,
         KB=tile.more,
+        WAIT=through_registers((images, rows, 1)) and not x.is_cpu,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
