@@ -49,18 +49,17 @@ class Tuning(NamedTuple):
 
 ROWS = [
     *(Tuning(method, FEW, {"epochs": LONGER}, seeds=3) for method in COMPARED),
-    Tuning("cutmix", FEW, {"epochs": 2 * LONGER}),  # as much training as Cut-MixMo with b = 2
-    Tuning("cut-mixmo", FEW, {"epochs": LONGER, "rho": 0.5}, seeds=3),
-    Tuning("vanilla", MORE),
+    *(Tuning(method, OTHER, {"epochs": LONGER}, seeds=3) for method in COMPARED),
+    *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, "rho": 0.5}, seeds=3) for dataset in (FEW, OTHER)),
+    Tuning("cut-mixmo", MORE, {"rho": 0.5}, seeds=3),
     *(Tuning(method, MORE, seeds=3) for method in COMPARED),
-    Tuning("cutmix", MORE, {"epochs": 40}),  # likewise
+    Tuning("cutmix", MORE, {"epochs": 40}),  # as much training as Cut-MixMo with b = 2
+    Tuning("cutmix", FEW, {"epochs": 2 * LONGER}),  # likewise
+    Tuning("vanilla", MORE),
     *(Tuning(method, FEW, {"epochs": LONGER}) for method in METHODS_FINETUNE if method not in COMPARED),
     Tuning("cutmix", FEW, {"epochs": LONGER, "lr": 2e-3}),
     *(Tuning(method, FEW, {"lr": lr}) for lr in (2e-3, 4e-3, 8e-3) for method in COMPARED),
     Tuning("cut-mixmo", FEW, {"lr": 1e-3, "head_lr": 5.0}),
-    Tuning("cut-mixmo", MORE, {"rho": 0.5}, seeds=3),
-    *(Tuning(method, MORE, {"epochs": LONGER}) for method in COMPARED),
-    *(Tuning(method, OTHER, {"epochs": LONGER}, seeds=3) for method in COMPARED),
 ]
 
 

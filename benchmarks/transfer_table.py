@@ -4,8 +4,9 @@
     python benchmarks/transfer_table.py --smoke
 
 Networks are trained with CutMix on classes 0-49 of CIFAR-100, or on Tiny ImageNet at 32x32, then fine-tuned on 100
-images for each of classes 50-99 of CIFAR-100 (benchmarks/transfer.py). Several runs share the GPU. The same command
-continues what was interrupted, prints the table, and writes OUT/transfer.json, both from the runs that are there.
+images for each of classes 50-99 of CIFAR-100, or for each class of CIFAR-10 (benchmarks/transfer.py). Several runs
+share the GPU. The same command continues what was interrupted, prints the table, and writes OUT/transfer.json, both
+from the runs that are there.
 `--smoke` runs all of it on the embedded digits with tiny networks, in minutes on a CPU: it says nothing about the
 methods.
 """
@@ -36,9 +37,11 @@ NETWORKS: dict[str, dict[str, Any]] = {
 PRETRAINED: dict[str, dict[str, Any]] = {  # data set to start from
     "cifar100": {"dataset": "cifar100-first", "epochs": 100},
     "tiny-imagenet": {"dataset": "tiny-imagenet-32", "epochs": 60},
+    "cifar100-to-cifar10": {"dataset": "cifar100-first", "epochs": 100},
 }
 RATES = {"sgd": (0.1, 0.02), "adamw": (1e-3, 2e-4)}  # in pretraining, and in fine-tuning
-TARGET: dict[str, Any] = {"dataset": "cifar100-rest-100", "warmup": 5.0}
+TARGETS = {"cifar100-to-cifar10": "cifar10-100"}  # data set of the fine-tuning, where it is not
+TARGET = "cifar100-rest-100"
 CONVERTED = {"method": "cut-mixmo", "repetition": 4, "epochs": 50}  # b = 4: as many steps as 200 epochs of plain
 PIXEL = {**CONVERTED, "method": "cut-mixmo+cutmix"}
 HALF = {**CONVERTED, "rho": 0.5}
@@ -102,7 +105,8 @@ class Plan:
         return made("cutmix", **{**fields, "lr": lr, "seed": seed, **self.smoke})
 
     def tuning(self, key: Key, seed: int) -> Recipe:
-        fields = {**NETWORKS[key.network], **TARGET, **ROWS[key.row], "seed": seed}
+        target = {"dataset": TARGETS.get(key.source, TARGET), "warmup": 5.0}
+        fields = {**NETWORKS[key.network], **target, **ROWS[key.row], "seed": seed}
         method = fields.pop("method")
         lr = RATES[fields.get("optimizer", "sgd")][1] * fields.pop("rate", 1.0)
         # b divides the rate of each step; plain fine-tuning has b = 1.
