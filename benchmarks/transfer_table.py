@@ -22,6 +22,7 @@ from transfer_runs import finished, record, train_all
 
 from mixmo.engine import Runtime
 from mixmo.recipes import METHODS, Recipe
+from mixmo.recipes.protocols import FACTS
 from mixmo.reproduce.store import Store
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in the processes that train
@@ -177,7 +178,7 @@ def write(given: argparse.Namespace, plan: Plan, keys: Sequence[Key], known: dic
     recipes = {(*key._replace(row="pretraining"), "0"): plan.pretraining(key.network, key.source) for key in keys}
     recipes |= {(*key, str(seed)): plan.tuning(key, seed) for key in keys for seed in range(given.seeds)}
     found = {
-        name: {**dict(zip(RUN, name, strict=True)), **record(run)}
+        name: {**dict(zip(RUN, name, strict=True)), "images": FACTS[recipe.dataset].samples, **record(run)}
         for name, recipe in recipes.items()
         if (run := finished(plan.store, recipe))
     }

@@ -204,11 +204,11 @@ def transfer_table(results: Path, words: Sequence[str]) -> Lines:
         options = [
             f"--{name.replace('_', '-')} {'RUN' if name == 'teacher' else value}" for name, value in changed.items()
         ]
-        images = 5000 * recipe["epochs"] * recipe.get("repetition", 2) * recipe.get("networks", 1)
+        images = seeds[0]["images"] * recipe["epochs"] * recipe.get("repetition", 2) * recipe.get("networks", 1)
         ensembles = [run["scores"]["last"]["ensemble"] for run in seeds]
         scores = [spread([each[name] for each in ensembles], *shown) for name, shown in TRANSFER.items()]
         lines.append(
-            [row, f"`{' '.join(options)}`" if options else "", str(len(seeds)), f"{images / 1e6:g} M", *scores]
+            [row, f"`{' '.join(options)}`" if options else "", str(len(seeds)), f"{images / 1e6:.2g} M", *scores]
         )
     return lines
 
