@@ -115,6 +115,16 @@ def test_the_thread_that_predicts_is_the_one_that_is_warm(made: tuple[Worker, Re
     assert made[1].warm == "mixmo-network"
 
 
+def test_a_failure_while_warming_up_is_raised_at_the_start(backend: Backend) -> None:
+    recorded = Recorded(backend)
+    recorded.device = torch.device("cuda")  # warm in the thread only
+    recorded.warm_up = lambda: recorded.predict(images(255))  # type: ignore[method-assign]
+    worker = Worker(recorded, 8, 0.5, lambda *_: None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="cannot"):
+        worker.start()
+    worker.close()
+
+
 def test_one_failing_image_does_not_fail_the_others_of_its_batch(made: tuple[Worker, Recorded]) -> None:
     worker, recorded = made
     recorded.gate.clear()

@@ -19,6 +19,7 @@ from mixmo.models.network import Ensemble, Network
 from mixmo.utils.errors import UserError, first_line
 
 MIX_A_FILE = "an ONNX file reads one image per pass; serve the network that it was exported from to mix two images"
+WARMED = 32  # images: larger batches are rare, and take memory that others may need
 MIX_SEVERAL = "several networks are served as one ensemble; serve one of them to mix two images"
 
 
@@ -84,7 +85,8 @@ class TorchBackend:
         if self.device.type != "cpu":  # then the CPU has only small tensors, whose operations 16 threads slow down
             torch.set_num_threads(1)
         for size in self.sizes or (1,):
-            self.predict(_blank(size, self.about))
+            if size <= WARMED:
+                self.predict(_blank(size, self.about))
 
     def predict(self, images_NHWC: Tensor) -> Prediction:
         count = len(images_NHWC)

@@ -60,6 +60,7 @@ class Worker:
         self._jobs: deque[Job] = deque()
         self._ready = threading.Condition()
         self._closing = False
+        self._warm: Future[None] = Future()
         self._thread = threading.Thread(target=self._work, name="mixmo-network", daemon=True)
 
     @property
@@ -78,7 +79,7 @@ class Worker:
             # spinning. On two busy cores, predictions in the main thread took three times as long.
             self.backend.warm_up()
         self._thread.start()
-        self.call(self.backend.warm_up).result()
+        self._warm.result()
 
     def close(self) -> None:
         """Finish what is queued, and end the thread."""
@@ -119,6 +120,12 @@ class Worker:
         self._most = max(self._most, self.arriving + len(self._jobs) + self._running)
 
     def _work(self) -> None:
+        try:
+            self.backend.warm_up()
+        except Exception as error:
+            self._warm.set_exception(error)
+            return
+        self._warm.set_result(None)
         while jobs := self._take():
             running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
             if not running:
