@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import mixmo
 from mixmo.data.decode import to_square
 from mixmo.models.network import Ensemble
+from mixmo.serve.backends import TorchBackend
 
 Draw = Callable[..., bytes]
 
@@ -131,6 +132,23 @@ def test_concurrent_clients_share_forward_passes_and_get_their_own_answers(
     assert metric(client, "mixmo_batch_images_count") - before < len(files)
 
 
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 9, 13])
+def test_padding_a_batch_leaves_every_prediction_as_it_is(count: int, net: Ensemble, draw_file: Draw) -> None:
+    """As on a GPU: 9 images are batches of 4, 4 and 1, and 13 one more of 4."""
+    files = [draw_file(seed) for seed in range(count)]
+    pixels = torch.from_numpy(np.stack([to_square(Image.open(io.BytesIO(file)), 32) for file in files]))
+
+    class Small(TorchBackend):
+        batch = 4
+
+    plain, padded = (Small([net], "small", net.about.calibration) for _ in range(2))
+    assert plain.sizes == ()
+    padded.sizes = (2, 4)
+    logits = padded.predict(pixels).logits
+    torch.testing.assert_close(logits, plain.predict(pixels).logits, rtol=1e-5, atol=1e-5)
+    assert padded.predict(pixels).calibration == plain.predict(pixels).calibration
+
+
 def metric(client: httpx.Client, name: str) -> float:
     families = text_string_to_metric_families(client.get("/metrics").text)
     return next(sample.value for family in families for sample in family.samples if sample.name == name)
@@ -160,8 +178,6 @@ def test_model_describes_the_network(client: httpx.Client, net: Ensemble) -> Non
 
 
 def test_a_network_without_calibration_leaves_those_fields_empty(serve: Any, draw_file: Draw) -> None:
-    from mixmo.serve.backends import TorchBackend
-
     net = mixmo.create("wrn10_1", classes=3, members=2)
     net.about = mixmo.About((1, 32, 32), (0.5,), (0.5,))
     net.encoders = torch.nn.ModuleList([torch.nn.Conv2d(1, 16, 3, padding=1) for _ in range(2)])

@@ -17,8 +17,11 @@ class Recorded:
     """A backend that records its batches; an image that is all 255 fails."""
 
     def __init__(self, backend: Backend) -> None:
-        self.about, self.batches, self.gate = backend.about, list[int](), threading.Event()
+        self.about, self.device, self.batches, self.gate = backend.about, backend.device, list[int](), threading.Event()
         self.gate.set()
+
+    def warm_up(self) -> None:
+        self.warm = threading.current_thread().name
 
     def predict(self, images_NHWC: Tensor) -> mixmo.Prediction:
         self.gate.wait(5)
@@ -38,7 +41,6 @@ def made(backend: Backend) -> Iterator[tuple[Worker, Recorded]]:
     recorded = Recorded(backend)
     worker = Worker(recorded, 8, 0.5, lambda *_: None)  # type: ignore[arg-type]
     worker.start()
-    recorded.batches.clear()
     yield worker, recorded
     recorded.gate.set()
     worker.close()
@@ -79,6 +81,48 @@ def test_it_waits_for_a_request_that_is_being_decoded(made: tuple[Worker, Record
     first.result()
     second.result()
     assert recorded.batches == [2]
+
+
+def test_clients_that_took_turns_in_two_groups_are_merged_into_one_batch(made: tuple[Worker, Recorded]) -> None:
+    worker, recorded = made
+    recorded.gate.clear()
+    first = worker.predict(images(1), 1)
+    time.sleep(0.05)
+    second = worker.predict(images(2), 1)
+    threading.Timer(0.05, recorded.gate.set).start()
+    first.result()
+    first = worker.predict(images(1), 1)  # the first client's next request
+    first.result()
+    second.result()
+    assert recorded.batches == [1, 2]
+
+
+def test_after_the_others_have_left_a_client_waits_for_one_window_only(made: tuple[Worker, Recorded]) -> None:
+    worker, recorded = made
+    recorded.gate.clear()
+    several = [worker.predict(images(value), 1) for value in (1, 2, 3)]
+    recorded.gate.set()
+    for future in several:
+        future.result()
+    begun = time.perf_counter()
+    for _ in range(4):
+        worker.predict(images(1), 1).result()
+    assert time.perf_counter() - begun < 0.9  # one window is 0.5 s
+    assert recorded.batches[-4:] == [1] * 4
+
+
+def test_the_thread_that_predicts_is_the_one_that_is_warm(made: tuple[Worker, Recorded]) -> None:
+    assert made[1].warm == "mixmo-network"
+
+
+def test_a_failure_while_warming_up_is_raised_at_the_start(backend: Backend) -> None:
+    recorded = Recorded(backend)
+    recorded.device = torch.device("cuda")  # warm in the thread only
+    recorded.warm_up = lambda: recorded.predict(images(255))  # type: ignore[method-assign]
+    worker = Worker(recorded, 8, 0.5, lambda *_: None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="cannot"):
+        worker.start()
+    worker.close()
 
 
 def test_one_failing_image_does_not_fail_the_others_of_its_batch(made: tuple[Worker, Recorded]) -> None:

@@ -1,6 +1,7 @@
 """Inference backends: networks in PyTorch, or an exported ONNX file in onnxruntime."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from mixmo.models.network import Ensemble, Network
 from mixmo.utils.errors import UserError, first_line
 
 MIX_A_FILE = "an ONNX file reads one image per pass; serve the network that it was exported from to mix two images"
+WARMED = 32  # images: larger batches are rare, and take memory that others may need
 MIX_SEVERAL = "several networks are served as one ensemble; serve one of them to mix two images"
 
 
@@ -33,6 +35,10 @@ class Backend(Protocol):
     @property
     def batch(self) -> int:
         """Images per forward pass that fit well into memory."""
+        ...
+
+    def warm_up(self) -> None:
+        """Predict, so that the first requests need not wait longer than others; called by the thread that predicts."""
         ...
 
     def predict(self, images_NHWC: Tensor) -> Prediction:
@@ -51,6 +57,9 @@ class TorchBackend:
         nets: Networks on one device, with metadata.
         name: Of the model.
         calibration: What `mixmo.calibrate` fitted to the ensemble.
+
+    Attributes:
+        sizes: Batch sizes, ascending; others are padded to the next. Empty: every size is predicted as it is.
     """
 
     runtime = "PyTorch"
@@ -63,14 +72,29 @@ class TorchBackend:
         self.about = about if calibration is None else about.calibrated(calibration)
         self.device = next(nets[0].parameters()).device
         self.members = sum(net.num_heads for net in nets)
+        # cuDNN prepares its algorithms for every new size, which takes longer than many passes. A CPU need not, and
+        # would compute the padding.
+        self.sizes = () if self.device.type == "cpu" else _sizes(self.batch)
 
     @property
     def batch(self) -> int:
         most = 32 if self.device.type == "cpu" else 128  # larger ones are hardly faster and let others wait
         return min(most, default_batch(self.device, self.about.size[1] * self.about.size[2]))
 
+    def warm_up(self) -> None:
+        if self.device.type != "cpu":  # then the CPU has only small tensors, whose operations 16 threads slow down
+            torch.set_num_threads(1)
+        for size in self.sizes or (1,):
+            if size <= WARMED:
+                self.predict(_blank(size, self.about))
+
     def predict(self, images_NHWC: Tensor) -> Prediction:
-        return predict(self.nets, images_NHWC, calibration=self.calibration, batch_size=self.batch)
+        count = len(images_NHWC)
+        last = images_NHWC[-1:].expand(_missing(count % self.batch, self.sizes), -1, -1, -1)
+        prediction = predict(
+            self.nets, torch.cat([images_NHWC, last]), calibration=self.calibration, batch_size=self.batch
+        )
+        return replace(prediction, logits=prediction.logits[:, :count]) if len(last) else prediction
 
     def mixing_network(self) -> Ensemble:
         if len(self.nets) > 1:
@@ -113,6 +137,9 @@ class OnnxBackend:
     def batch(self) -> int:
         return min(32, default_batch(self.device, self.about.size[1] * self.about.size[2]))
 
+    def warm_up(self) -> None:
+        self.predict(_blank(1, self.about))
+
     def predict(self, images_NHWC: Tensor) -> Prediction:
         logits = [self._logits(part) for part in images_NHWC.split(self.batch)]
         return Prediction(torch.cat(logits, dim=1), self.calibration)
@@ -125,6 +152,29 @@ class OnnxBackend:
 
     def mixing_network(self) -> Ensemble:
         raise UserError(MIX_A_FILE)
+
+
+def _sizes(batch: int) -> tuple[int, ...]:
+    """Return the powers of two below `batch`, and it.
+
+    >>> _sizes(31)
+    (1, 2, 4, 8, 16, 31)
+    """
+    return (*(2**power for power in range((batch - 1).bit_length())), batch)
+
+
+def _missing(count: int, sizes: Sequence[int]) -> int:
+    """Return the images that bring `count` to the next size.
+
+    >>> [_missing(count, (1, 2, 4)) for count in range(5)], _missing(3, ())
+    ([0, 0, 0, 1, 0], 0)
+    """
+    return next((size - count for size in sizes if 0 < count <= size), 0)
+
+
+def _blank(count: int, about: About) -> Tensor:
+    channels, height, width = about.size
+    return torch.zeros(count, height, width, channels, dtype=torch.uint8)
 
 
 def _calibration(metadata: Metadata) -> Calibration | None:

@@ -27,7 +27,7 @@ class Limits:
     batch: int | None = None
     """Images per forward pass, over all clients (default: depends on the size of the images)."""
     window_ms: float = 3.0
-    """Longest time that a request waits for others in its batch; a single client never waits."""
+    """Longest wait for the next concurrent request before a batch is predicted; a single client never waits."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

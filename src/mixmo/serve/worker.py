@@ -38,14 +38,15 @@ class ClosedError(RuntimeError):
 class Worker:
     """Dynamic batching of concurrent requests.
 
-    The thread takes all queued images, up to `batch`. It waits up to `window` seconds for more only if more are likely
-    to come: another request has arrived and is being decoded (`arriving`), or the last batch came from several
-    requests. So a single client never waits, and many clients are batched.
+    The thread takes all queued images, up to `batch`. It waits up to `window` seconds for another request if one is
+    being decoded, or if fewer are queued than were in the service at a time since the last batch was taken: clients
+    that send the next request after each response are then all in one batch, not in groups that take turns. A single
+    client never waits.
 
     Args:
         backend: Computes the predictions.
         batch: Images per forward pass.
-        window: Longest wait, in seconds.
+        window: Longest wait for the next request, in seconds.
         observe: Called after each batch with its images, its seconds and the seconds that each job waited.
     """
 
@@ -54,12 +55,12 @@ class Worker:
     ) -> None:
         self.backend, self.batch, self.window, self.observe = backend, batch, window, observe
         self.arriving = 0  # requests that have arrived and are not queued yet
-        self._together = 0  # requests in the last batch
+        self._running = 0  # requests in the current forward pass
+        self._most = 0  # requests at a time (arriving, queued or running) since the last batch was taken
         self._jobs: deque[Job] = deque()
         self._ready = threading.Condition()
         self._closing = False
-        # With a separate thread, OpenMP does not spin between layers: it has more threads than cores and lets them
-        # sleep. On two busy cores, predictions in the main thread took three times as long.
+        self._warm: Future[None] = Future()
         self._thread = threading.Thread(target=self._work, name="mixmo-network", daemon=True)
 
     @property
@@ -72,10 +73,13 @@ class Worker:
         return sum(job.count for job in tuple(self._jobs))
 
     def start(self) -> None:
-        """Predict once to warm up, and start the thread."""
-        channels, height, width = self.backend.about.size
-        self.backend.predict(torch.zeros(1, height, width, channels, dtype=torch.uint8))
+        """Start the thread and warm up in it: cuDNN keeps its choices of algorithms per thread."""
+        if self.backend.device.type == "cpu":
+            # In this thread too: OpenMP then has more threads than cores and lets them sleep between layers instead of
+            # spinning. On two busy cores, predictions in the main thread took three times as long.
+            self.backend.warm_up()
         self._thread.start()
+        self._warm.result()
 
     def close(self) -> None:
         """Finish what is queued, and end the thread."""
@@ -89,6 +93,7 @@ class Worker:
     def expecting(self) -> Iterator[None]:
         """Count a request as arriving while its images are decoded."""
         self.arriving += 1
+        self._count()
         try:
             yield
         finally:
@@ -107,13 +112,24 @@ class Worker:
             if self._closing:
                 raise ClosedError
             self._jobs.append(job)
+            self._count()
             self._ready.notify()
         return job.future
 
+    def _count(self) -> None:
+        self._most = max(self._most, self.arriving + len(self._jobs) + self._running)
+
     def _work(self) -> None:
+        try:
+            self.backend.warm_up()
+        except Exception as error:
+            self._warm.set_exception(error)
+            return
+        self._warm.set_result(None)
         while jobs := self._take():
             running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
             if not running:
+                self._running = 0
                 continue
             begun = time.perf_counter()
             self._finish(running)
@@ -127,29 +143,30 @@ class Worker:
                 if self._closing:
                     return []
                 self._ready.wait()
-            latest = time.perf_counter() + self.window
-            while self.waiting < self.batch and (self.arriving or self._together > 1):
-                left = latest - time.perf_counter()
-                if left <= 0 or not self._ready.wait(left):
+            while self.waiting < self.batch and (self.arriving or len(self._jobs) < self._most):
+                if not self._ready.wait(self.window):
                     break
             jobs = [self._jobs.popleft()]
             count = jobs[0].count
             while count and self._jobs and 0 < self._jobs[0].count <= self.batch - count:
                 jobs.append(self._jobs.popleft())
                 count += jobs[-1].count
-            self._together = len(jobs)
+            self._running, self._most = len(jobs), 0
+            self._count()
             return jobs
 
     def _finish(self, jobs: list[Job]) -> None:
         try:
             results = self._results(jobs)
         except Exception as error:
+            self._running = 0
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
                 return
             for job in jobs:  # one of them is the cause; the others must not fail
                 self._finish([job])
             return
+        self._running = 0  # first: with its response, a client may send the next request
         for job, result in zip(jobs, results, strict=True):
             job.future.set_result(result)
 
