@@ -7,7 +7,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mixmo.engine.distributed import World, all_mean
-from mixmo.models.norm_relu import update_running, wide
 from mixmo.utils.errors import UserError
 
 
@@ -43,7 +42,22 @@ def average_statistics(net: nn.Module, averaged: nn.Module | None, world: World)
             buffer.copy_(world.mean(buffer))
 
 
-class GlobalBatchNorm(nn.BatchNorm2d):
+class RunningBatchNorm(nn.BatchNorm2d):
+    """Running statistics as torch updates them, for layers that compute the statistics of a batch themselves."""
+
+    def update_running(self, mean_C: Tensor, variance_C: Tensor, count: int) -> None:
+        """Move the running statistics towards those of `count` values per channel."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean_C.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_((variance_C * (count / (count - 1))).to(self.running_var.dtype), self.momentum)
+
+
+class GlobalBatchNorm(RunningBatchNorm):
     """Batch normalisation with the statistics of all processes' batches, which are of one size; on any device."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,12 +67,12 @@ class GlobalBatchNorm(nn.BatchNorm2d):
         mean = all_mean(x.mean(dims))
         centred = x - mean[:, None, None]
         variance = all_mean(centred.square().mean(dims))
-        update_running(self, mean, variance, x.numel() // x.shape[1] * dist.get_world_size())
+        self.update_running(mean, variance, x.numel() // x.shape[1] * dist.get_world_size())
         scale = self.weight * (variance + self.eps).rsqrt()
         return centred * scale[:, None, None] + self.bias[:, None, None]
 
 
-class GhostBatchNorm(nn.BatchNorm2d):
+class GhostBatchNorm(RunningBatchNorm):
     """Batch normalisation that sees a batch as several smaller ones (Hoffer et al., "Train longer, generalize better").
 
     Running statistics follow the mean over ghost batches: linear, so those of several processes can be averaged.
@@ -69,9 +83,10 @@ class GhostBatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        x_GNCHW = wide(x.unflatten(0, (-1, self.ghost)))
+        x_GNCHW = x.unflatten(0, (-1, self.ghost))
+        x_GNCHW = x_GNCHW.to(torch.promote_types(x.dtype, torch.float32))  # under autocast, as torch's own
         variance, mean = torch.var_mean(x_GNCHW, (1, 3, 4), correction=0, keepdim=True)
-        update_running(self, mean.mean(0).flatten(), variance.mean(0).flatten(), x_GNCHW[0].numel() // x.shape[1])
+        self.update_running(mean.mean(0).flatten(), variance.mean(0).flatten(), x_GNCHW[0].numel() // x.shape[1])
         scale = self.weight[:, None, None] * (variance + self.eps).rsqrt()
         y_GNCHW: Tensor = (x_GNCHW - mean) * scale + self.bias[:, None, None]
         return y_GNCHW.flatten(0, 1).to(x.dtype)

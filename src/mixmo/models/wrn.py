@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixmo.models.network import Parts, Stages, initialise
-from mixmo.models.norm_relu import norm_relu
 from mixmo.utils.errors import UserError
 
 
@@ -49,7 +48,7 @@ class Block(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        out = norm_relu(self.bn2, self.conv1(norm_relu(self.bn1, x)))
+        out = F.relu(self.bn2(self.conv1(F.relu(self.bn1(x)))))
         if self.stride != 1:
             height, width = out.shape[-2:]  # an odd side needs padding on both ends to meet the shortcut
             out = F.pad(out, (width % 2, 1, height % 2, 1))
