@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixmo.mixing.block import mixing_block, unmix
 from mixmo.models.network import Ensemble
-from mixmo.surgery.stacked import encode, mixed_patches, mixes_patches
+from mixmo.surgery.patches import cut_patches, mixed_patches
 from mixmo.utils.errors import UserError
 
 STOP = torch.empty(1)  # do not encode: raise Reached
@@ -66,9 +66,9 @@ class Encoders(Copies):
             if self.others.shape[1:] != image.shape:
                 raise UserError("the backbone pads or resizes images before its stem; give them in its own size")
             copies, images = list(self.copies), [image, *self.others.unbind(0)]
-            if self.coefficients.dim() > 1 and mixes_patches(copies, images, self.coefficients):
+            if self.coefficients.dim() > 1 and cut_patches(copies, image, self.coefficients):
                 return mixed_patches(copies, images, self.coefficients)
-            encoded = encode(copies, images)
+            encoded = [copy(x) for copy, x in zip(copies, images, strict=True)]
         else:
             if len(self.copies) > 1 and called_again():
                 raise recomputed("its stem")
