@@ -50,6 +50,9 @@ RECIPES = {name: named(name) for name in names() if name.startswith("digits/")} 
         auto_augment="trivialaugment", color_jitter=0.4, random_erase=0.25, crop_scale=0.5, label_smoothing=0.1
     ),
 }
+# What rounding alone leads further away on a CPU: with another library of convolutions, Co-Mixup's solver takes other
+# labels (first losses 0.7 % off); with noise of 1e-6 in each convolution, hard PatchUp ends 7 % off, its weights 4 %.
+SENSITIVE = {"digits/co-mixup": (2e-2, 0.1, 0.05), "digits/hard-patchup": (3e-4, 0.2, 0.1)}
 QUICK = (  # one of each kind of step; the command measures all
     *("vanilla", "cutmix", "augmix", "manifold-mixup", "gradaug", "puzzle-mix", "de2", "mimo", "mimo-repetition"),
     *("linear-mixmo", "cut-mixmo", "cut-mixmo+cutmix", "cut-mixmo-m3", "fmix-mixmo", "shared-head"),
@@ -108,11 +111,14 @@ def check(name: str, folder: Path) -> None:
 
 
 def check_close(name: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert len(found["losses"]) == STEPS * RECIPES[name].networks
+    """Compare the first losses, all losses and the norm of the weights; a message tells by how much they differ."""
+    assert len(found["losses"]) == len(expected["losses"]) == STEPS * RECIPES[name].networks
+    off = [abs(ours / theirs - 1) for ours, theirs in zip(found["losses"], expected["losses"], strict=True)]
+    differences = max(off[:10]), max(off), abs(found["norm"] / expected["norm"] - 1)
     coarse = 10 if RECIPES[name].precision == "bf16" else 1
-    assert found["losses"][:10] == pytest.approx(expected["losses"][:10], rel=coarse * 1e-4)
-    assert found["losses"] == pytest.approx(expected["losses"], rel=0.05)
-    assert found["norm"] == pytest.approx(expected["norm"], rel=0.01)
+    limits = SENSITIVE.get(name, (coarse * 1e-4, 0.05, 0.01))
+    close = all(difference <= limit for difference, limit in zip(differences, limits, strict=True))
+    assert close, "first losses, losses, weights: " + ", ".join(f"{difference:.1e}" for difference in differences)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.removeprefix("digits/") in QUICK])
