@@ -47,19 +47,24 @@ class Tuning(NamedTuple):
         return named(f"finetune/{self.method}").replace(**fixed, **self.changes, seed=seed)
 
 
+APART = {"rho": 0.0}  # without input repetition
 ROWS = [
     *(Tuning(method, FEW, {"epochs": LONGER}, seeds=3) for method in COMPARED),
     *(Tuning(method, OTHER, {"epochs": LONGER}, seeds=3) for method in COMPARED),
-    *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, "rho": 0.5}, seeds=3) for dataset in (FEW, OTHER)),
-    Tuning("cut-mixmo", MORE, {"rho": 0.5}, seeds=3),
     *(Tuning(method, MORE, seeds=3) for method in COMPARED),
+    *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, **APART}, seeds=3) for dataset in (FEW, OTHER)),
+    Tuning("cut-mixmo", MORE, APART, seeds=3),
     Tuning("cutmix", MORE, {"epochs": 40}),  # as much training as Cut-MixMo with b = 2
     Tuning("cutmix", FEW, {"epochs": 2 * LONGER}),  # likewise
     Tuning("vanilla", MORE),
     *(Tuning(method, FEW, {"epochs": LONGER}) for method in METHODS_FINETUNE if method not in COMPARED),
     Tuning("cutmix", FEW, {"epochs": LONGER, "lr": 2e-3}),
-    *(Tuning(method, FEW, {"lr": lr}) for lr in (2e-3, 4e-3, 8e-3) for method in COMPARED),
-    Tuning("cut-mixmo", FEW, {"lr": 1e-3, "head_lr": 5.0}),
+    *(
+        Tuning(method, FEW, {"lr": lr, **changes})
+        for lr in (2e-3, 4e-3, 8e-3)
+        for method, changes in zip(COMPARED, ({}, APART), strict=True)
+    ),
+    Tuning("cut-mixmo", FEW, {"lr": 1e-3, "head_lr": 5.0, **APART}),
 ]
 
 
@@ -100,7 +105,6 @@ def main() -> None:
             if name not in known and (run := finished(store, recipe)):
                 about = {"method": row.method, "dataset": row.dataset, "changes": row.changes, "seed": recipe.seed}
                 known[name] = {**about, "images": FACTS[row.dataset].samples, **record(run)}
-                known[name]["recipe"]["weights"] = weights.name
         found = [known[name] for name in runs if name in known]
         (given.out / "finetune.json").write_text(json.dumps(found, indent=1))
 

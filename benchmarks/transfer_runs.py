@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mixmo.engine import Runtime
@@ -14,6 +15,7 @@ from mixmo.reproduce.store import Store
 from mixmo.runs.directory import Run
 from mixmo.utils.errors import UserError
 
+FILES = ("start", "teacher", "weights")  # fields of a recipe whose folders are those of one machine
 FACTS |= {
     "cifar100-first": Facts(25_000, 5_000, (3, 32, 32), 50),
     "cifar100-rest-100": Facts(5_000, 5_000, (3, 32, 32), 50),
@@ -56,8 +58,9 @@ def record(run: Run) -> dict[str, Any]:
         for line in networks[-1].read_metrics()
     }
     environment = networks[-1].read_environment()
+    recipe = {name: value for name, value in run.recipe.to_dict().items() if value != usual[name]}
     return {
-        "recipe": {name: value for name, value in run.recipe.to_dict().items() if value != usual[name]},
+        "recipe": recipe | {name: Path(recipe[name]).name for name in FILES if recipe.get(name)},
         "environment": {name: environment[name] for name in ("torch", "device_name", "commit")},
         "scores": {which: scores[which] for which in ("last", "best") if which in scores},
         "seconds": round(sum(network.read_scores()["seconds"] for network in networks), 1),

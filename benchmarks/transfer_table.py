@@ -178,7 +178,11 @@ def write(given: argparse.Namespace, plan: Plan, keys: Sequence[Key], known: dic
     recipes = {(*key._replace(row="pretraining"), "0"): plan.pretraining(key.network, key.source) for key in keys}
     recipes |= {(*key, str(seed)): plan.tuning(key, seed) for key in keys for seed in range(given.seeds)}
     found = {
-        name: {**dict(zip(RUN, name, strict=True)), "images": FACTS[recipe.dataset].samples, **record(run)}
+        name: {
+            **dict(zip(RUN, name, strict=True)),
+            **{"seed": recipe.seed, "images": FACTS[recipe.dataset].samples},
+            **record(run),
+        }
         for name, recipe in recipes.items()
         if (run := finished(plan.store, recipe))
     }

@@ -36,7 +36,7 @@ STEPS = 50
 CPU = torch.device("cpu")
 BACKBONE = {
     **{"dataset": "digits", "model": "timm/test_resnet", "pretrained": False, "size": 32, "precision": "fp32"},
-    "lr": 5e-4,  # that of the recipe when these losses were recorded
+    **{"lr": 5e-4, "rho": 0.0},  # those of the recipe when these losses were recorded
 }
 RECIPES = {name: named(name) for name in names() if name.startswith("digits/")} | {
     "finetune/cut-mixmo": named("finetune/cut-mixmo").replace(**BACKBONE),

@@ -7,8 +7,7 @@ import pytest
 
 from mixmo.cli.app import main
 from mixmo.data.corrupted import COMMON, EXTRA
-from mixmo.recipes import named
-from mixmo.recipes.schema import Recipe
+from mixmo.recipes import Recipe, named
 from mixmo.reproduce.pages import filled
 from mixmo.runs.directory import Run
 
@@ -86,19 +85,21 @@ def test_corruptions_are_pooled_over_all_cells(results: Path) -> None:
 
 
 def fine_tuned(seed: int, top1: float, **changes: object) -> dict[str, object]:
-    recipe = named("finetune/cut-mixmo").replace(dataset="folder:x", seed=seed, **changes).to_dict()
+    """A run as it is recorded: with the fields that differ from the usual recipe."""
+    usual, full = Recipe().to_dict(), named("finetune/cut-mixmo").replace(dataset="folder:x", seed=seed, **changes)
+    recipe = {name: value for name, value in full.to_dict().items() if value != usual[name]}
     curve = {"10": {"validation": {"top1": 0.1, "nllc": 3.0}}, "20": {"validation": {"top1": 0.5, "nllc": 2.0}}}
     return {"method": "cut-mixmo", "images": 1000, "recipe": recipe, "scores": {"last": scores(top1)}, "curve": curve}
 
 
 def test_fine_tuning_shows_options_images_seen_and_the_spread_of_seeds(results: Path) -> None:
-    runs = [fine_tuned(0, 0.4), fine_tuned(1, 0.6), fine_tuned(0, 0.7, epochs=60, rho=0.5)]
+    runs = [fine_tuned(0, 0.4), fine_tuned(1, 0.6), fine_tuned(0, 0.7, epochs=60, rho=0.0)]
     (results / "finetune.json").write_text(json.dumps(runs))
     assert cells(results, "finetune finetune.json folder:y") == []
     default, longer = cells(results, "finetune finetune.json folder:x")
     assert default[:6] == ["`finetune/cut-mixmo`", "", "2", "36 k", "50.0 ± 0.0", "2.000 ± 0.000"]
     assert default[6:] == ["50.0 ± 14.1", "1.000 ± 0.141", "0.100 ± 0.000"]
-    assert longer[1:4] == ["`--epochs 60 --rho 0.5`", "1", "108 k"]
+    assert longer[1:4] == ["`--epochs 60 --rho 0`", "1", "108 k"]
 
 
 def test_check_names_a_page_that_is_out_of_date_and_changes_nothing(

@@ -62,7 +62,11 @@ METHODS = {
     "linear-mixmo": Method("Linear-MixMo: encodings interpolated, kappa ~ Beta(2, 2)", LINEAR),
     "linear-mixmo+cutmix": Method("Linear-MixMo with CutMix", LINEAR | CUTMIX),
     "linear-mixmo+augmix": Method("Linear-MixMo with AugMix", LINEAR | AUGMIX),
-    "cut-mixmo": Method("Cut-MixMo: a patch of one encoding pasted onto the other", {}),
+    "cut-mixmo": Method(
+        "Cut-MixMo: a patch of one encoding pasted onto the other",
+        {},
+        {"finetune": {"rho": 0.5}},  # after 20 epochs without it, members are behind a plain network
+    ),
     "cut-mixmo+cutmix": Method("Cut-MixMo with CutMix", CUTMIX),
     "cut-mixmo+augmix": Method("Cut-MixMo with AugMix", AUGMIX),
     "2-cut-mixmos": Method("ensemble of 2 Cut-MixMos: 4 predictions", {"networks": 2}),

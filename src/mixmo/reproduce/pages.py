@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mixmo.data.corrupted import COMMON
-from mixmo.recipes import named
+from mixmo.recipes import Recipe, named
 from mixmo.reproduce.cost import h200, run_seconds
 from mixmo.reproduce.evidence import rows, spread
 from mixmo.reproduce.plan import missing, needed
@@ -231,9 +231,9 @@ def finetune_table(results: Path, words: Sequence[str]) -> Lines:
             continue
         usual = named(f"finetune/{run['method']}")
         changed = {
-            name: run["recipe"][name]
+            name: run["recipe"].get(name, getattr(Recipe(), name))
             for name in TUNED
-            if run["recipe"].get(name, getattr(usual, name)) != getattr(usual, name)
+            if run["recipe"].get(name, getattr(Recipe(), name)) != getattr(usual, name)
         }
         options = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in changed.items())
         rows.setdefault((run["method"], options), []).append(run)
