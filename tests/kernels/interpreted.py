@@ -29,9 +29,11 @@ SMALL = [Tile(32, 16, 0, 16, 4, 2), Tile(16, 16, 16, 32, 4, 2, images=True)]
 
 
 def alternately(direction: Any) -> list[Tile]:
-    """Every tile of a direction in one of its two forms, which differ in their box only."""
-    tiles = list(direction.tiles.values())
-    return [tiles[i + i // 2 % 2] for i in range(0, len(tiles), 2)]
+    """Every tile of a direction in one of its forms, which differ in their box only."""
+    forms: dict[Tile, list[Tile]] = {}
+    for tile in direction.tiles.values():
+        forms.setdefault(tile._replace(images=False), []).append(tile)
+    return [some[i % len(some)] for i, some in enumerate(forms.values())]
 
 
 def operands(shape: Shape) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,7 +23,6 @@ from mixmo.kernels.tensor_cores import finished
 
 TILES = named(
     (
-        Tile(256, 128, 32, 64, 8, 4),
         Tile(128, 256, 64, 64, 8, 4),
         Tile(128, 128, 32, 32, 4, 5),
         Tile(128, 128, 32, 64, 4, 3),
@@ -34,8 +33,6 @@ TILES = named(
 )
 FP8_TILES = named(
     (
-        Tile(256, 128, 32, 64, 8, 5),
-        Tile(256, 128, 32, 128, 8, 4),
         Tile(128, 256, 64, 64, 8, 5),
         Tile(128, 256, 64, 128, 8, 3),
         Tile(128, 128, 32, 32, 4, 6),

@@ -25,7 +25,6 @@ from mixmo.kernels.tensor_cores import finished
 
 WEIGHT_TILES = named(
     (
-        Tile(256, 128, 32, 64, 8, 4),
         Tile(128, 256, 64, 64, 8, 4),
         Tile(128, 128, 32, 64, 4, 3),
         Tile(256, 128, 0, 64, 8, 4),
