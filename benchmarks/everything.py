@@ -25,17 +25,17 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 GRACE = 1.0  # minutes that trainings get to write their checkpoints, at the end
 STOPPING = 10.0  # seconds that a job gets to end its processes when its time is over
-PARTS = 6  # processes of the golden losses
+PARTS = 8  # processes of the golden losses
 KEPT = {".txt", ".part", ".json", ".jsonl", ".yaml", ".md"}  # in results.tar.gz, of files below LARGEST bytes
 LARGEST = 2**20
-TRANSFER = (  # what the table lacks, the most promising first
+VIT = ("half repeated", "plain", "plain, 200 epochs")  # what its table lacks: two seeds, and as much plain fine-tuning
+TRANSFER = (  # what the other tables lack, the most promising first
+    "half repeated",
+    "half repeated, averaged weights",
     "3 x the rate",
     "plain, 3 x the rate",
-    "half repeated, averaged weights, 3 x the rate",
     "half repeated, averaged weights, two teachers",
     "half repeated, averaged weights, teacher",
-    "half repeated, averaged weights",
-    "half repeated",
     "plain, averaged weights",
     "plain, 200 epochs, two teachers",
     "plain",
@@ -56,7 +56,8 @@ def jobs() -> dict[str, Job]:
     trainings = "--data {data} --minutes-left {minutes} --jobs"
     weights = "--weights {data}/efficientnet-lite0-57934424.pth"
     finetune = f"benchmarks/finetune.py --known results/finetune.json {weights} {trainings} 6"
-    transfer = f"benchmarks/transfer_table.py --known results/transfer.json {trainings} 6 --rows {shlex.join(TRANSFER)}"
+    transfer = f"benchmarks/transfer_table.py --known results/transfer.json --out {{out}}/transfer {trainings} 6 --rows"
+    rows, pairs = shlex.join(TRANSFER), "--sources cifar100 cifar100-to-cifar10"
     return {
         "golden": Job(golden, 2),
         "convolutions-check": Job(("benchmarks/convolutions.py --check --seconds 90",), 2),
@@ -68,8 +69,9 @@ def jobs() -> dict[str, Job]:
         "bench-bf16": Job((f"{BENCH} --precision bf16 --kernels auto",), 2),
         "bench-fp8": Job((f"{BENCH} --precision fp8",), 2),
         "finetune": Job((f"{finetune} --out {{out}}/finetune",), 5),
-        "transfer-wrn": Job((f"{transfer} --out {{out}}/transfer --sources cifar100 --networks wrn28-4",)),
-        "transfer": Job((f"{transfer} --out {{out}}/transfer --networks vit12-3 wrn28-4",)),
+        "transfer-vit": Job((f"{transfer} {shlex.join(VIT)} {pairs} --networks vit12-3",)),
+        "transfer-wrn": Job((f"{transfer} {rows} --sources cifar100 --networks wrn28-4",)),
+        "transfer": Job((f"{transfer} {rows} --networks vit12-3 wrn28-4",)),
         "queue": Job((f"-m mixmo reproduce --queue results/queue.yaml --out {{out}}/queue {trainings} 3",)),
     }
 

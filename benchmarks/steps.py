@@ -116,6 +116,7 @@ def work(variant: Variant, device: torch.device, seconds: float, repeats: int, p
             parent.recv()
         step = build(variant, device)
         if variant.chooses:
+            torch.cuda.reset_peak_memory_stats(device)  # choosing takes more memory than the step, which begins here
             parent.send("chosen")
         torch.backends.cudnn.benchmark = False  # the GPU is not quiet: no search for the fastest algorithms yet
         began = time.perf_counter()
@@ -128,8 +129,6 @@ def work(variant: Variant, device: torch.device, seconds: float, repeats: int, p
         for _ in range(6):  # searches, and records
             step()
         synchronize(device)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)  # choosing kernels takes more than the step
         rates = [rate(step, variant.batch, device, seconds) for _ in range(repeats)]
         memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else 0.0
         median = statistics.median(rates)
