@@ -115,8 +115,9 @@ def work(variant: Variant, device: torch.device, seconds: float, repeats: int, p
         if variant.chooses:
             parent.recv()
         step = build(variant, device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)  # choosing kernels takes more than the step, which begins here
         if variant.chooses:
-            torch.cuda.reset_peak_memory_stats(device)  # choosing takes more memory than the step, which begins here
             parent.send("chosen")
         torch.backends.cudnn.benchmark = False  # the GPU is not quiet: no search for the fastest algorithms yet
         began = time.perf_counter()
