@@ -21,7 +21,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers import assert_same
+from helpers import assert_same, limited
 from mixmo import UserError
 from mixmo.data.types import Dataset, Split
 from mixmo.engine import Runtime, train
@@ -535,6 +535,14 @@ def test_an_epoch_that_could_not_be_scored_is_scored_first(
 def test_resume_rejects_another_recipe(finished: Run) -> None:
     with pytest.raises(UserError, match=r"another recipe \(width 1 -> 2"):
         train(SMALL.replace(width=2), finished.path, RUNTIME, resume=True)
+
+
+def test_resume_rejects_an_edited_recipe_before_it_allocates_the_network(begun: Path) -> None:
+    """Of width 120 it would take 8 GB."""
+    wide = SMALL.replace(width=120)
+    Run.open(begun).write_recipe(wide)
+    with limited(), pytest.raises(UserError, match=r"checkpoint .* another architecture"):
+        train(wide, begun, RUNTIME, resume=True)
 
 
 def test_a_full_disk_keeps_the_earlier_checkpoint(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
