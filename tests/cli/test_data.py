@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from faults.hostile import png
 from helpers import assert_same, noise
 from mixmo import data
 from mixmo.cli.app import main
@@ -203,3 +204,14 @@ def test_check_of_a_folder_prints_a_table_and_its_faults(photos: Path, capsys: p
     out, err = capsys.readouterr()
     assert "cat         10" in out
     assert err.startswith(f"mixmo: {photos / 'cat' / '00.png'} cannot be read")
+
+
+def test_check_names_an_image_of_too_many_pixels_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+):
+    """Pillow's own warning of such an image is not shown."""
+    photos = noise(tmp_path, {"train": 1}, "ab", (8, 8, 3))
+    (photos / "train" / "a" / "large.png").write_bytes(png(10_000, 0))
+    assert main(["data", "check", f"folder:{photos}"]) == 2
+    assert "10000 x 10000 pixels, and 50,000,000 are the most" in capsys.readouterr().err
+    assert not recwarn.list

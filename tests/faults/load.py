@@ -315,7 +315,8 @@ def main() -> None:
     tally = Tally()
     with service(*([options.model] if options.model else [])) as made:
         asyncio.run(run(made, options, tally))
-    print(tally.table(f"make load CLIENTS={options.clients} HOSTILE={options.hostile} SEED={options.seed}"))
+    given = f"--clients {options.clients} --hostile {options.hostile} --seed {options.seed}"
+    print(tally.table(f"python tests/faults/load.py {given}"))
     for failure in tally.failures[:40]:
         print(failure)
     sys.exit(bool(tally.failures))

@@ -1,5 +1,7 @@
 """A dozen of the trials of `make torture`, and the faults of several processes."""
 
+import importlib
+import json
 import os
 import subprocess
 import sys
@@ -35,3 +37,14 @@ def test_processes_that_are_lost_are_named_and_the_training_resumes() -> None:
     """A killed one: tests/engine/test_distributed.py, with torchrun."""
     found = output("ranks.py", "--only", "other data", "out of memory")
     assert "all ended within a minute with its sentence, and resumed" in found
+
+
+def test_a_commit_between_two_runs_makes_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+    content = importlib.import_module("torture").content
+    for commit, threads in ("a", 1), ("b", 1), ("b", 2):
+        (tmp_path / f"{commit}{threads}").mkdir()
+        text = json.dumps({"commit": commit, "threads": threads})
+        (tmp_path / f"{commit}{threads}" / "environment.json").write_text(text)
+    a1, b1, b2 = (content(folder, training=True) for folder in sorted(tmp_path.iterdir()))
+    assert a1 == b1 != b2

@@ -34,7 +34,8 @@ from mixmo.cli import data, export, report, reproduce, train  # noqa: F401  no p
 from mixmo.cli.app import main
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}  # audit events; open and fsync are others
-TIMES = {"seconds", "evaluation_seconds", "logged"}  # in JSON files; `logged` has checksums of the others
+# In JSON files: measured times, checksums of them, and the commit, which may be another after a kill.
+VARYING = {"seconds", "evaluation_seconds", "logged", "commit"}
 
 LIMIT = 600.0  # seconds after which a command hangs
 
@@ -153,7 +154,7 @@ def workers_in(folder: Path) -> list[str]:
 
 
 def content(folder: Path, training: bool) -> dict[str, Any]:
-    """Everything below a folder by name, without measured times.
+    """Everything below a folder by name, without what varies.
 
     Left out are lock files, which nobody holds any more, and the temporary files that a kill leaves outside of runs.
     """
@@ -166,20 +167,19 @@ def content(folder: Path, training: bool) -> dict[str, Any]:
 
 
 def plain(path: Path) -> Any:
-    """The content of a file, without measured times; of a list of checksums the names, if the files agree with it."""
+    """The content of a file, without what varies; of a list of checksums the names, if the files agree with it."""
     if path.suffix in (".json", ".jsonl"):
-        return [
-            without_times(json.loads(line)) for line in ([path.read_text()] if path.suffix == ".json" else path.open())
-        ]
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        return [without_varying(json.loads(line)) for line in lines]
     if path.name == "SHA256SUMS":
         lines = [line.split("  ") for line in path.read_text().splitlines()]
         return [(name, digest(path.parent / name) == expected) for expected, name in lines]
     return digest(path)
 
 
-def without_times(value: Any) -> Any:
+def without_varying(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: without_times(inner) for key, inner in value.items() if key not in TIMES}
+        return {key: without_varying(inner) for key, inner in value.items() if key not in VARYING}
     return value
 
 

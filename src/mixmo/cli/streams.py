@@ -23,7 +23,9 @@ def prepared_streams() -> Iterator[None]:
     usual, warnings.formatwarning = warnings.formatwarning, as_sentence
     stderr, sys.stderr = sys.stderr, Unfailing(sys.stderr)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Image size \(\d+ pixels\) exceeds limit")  # Pillow's; ours is lower
+            yield
     finally:
         warnings.formatwarning, sys.stderr = usual, stderr
         flush_or_discard(sys.stderr)

@@ -43,6 +43,7 @@ from mixmo.recipes.schema import Recipe
 from mixmo.runs.checkpoint import Checkpoints, State
 from mixmo.runs.directory import Run
 from mixmo.runs.environment import environment
+from mixmo.runs.network import check_checkpoint
 from mixmo.storage import checksums
 from mixmo.utils.errors import UserError
 from mixmo.utils.eval_mode import evaluating
@@ -83,13 +84,14 @@ class Trainer:
             compact=runtime.compact,
         )
         self.disk = Disk(run, self.checkpoints)
-        resumed = self.checkpoints.latest() is not None
-        if resumed:
+        latest = self.checkpoints.latest()
+        if latest is not None:
             check_data(run, recipe, dataset)
-        net = fresh_network(recipe, dataset, trained=not resumed)
+            check_checkpoint(recipe, len(dataset.classes), recipe.seen(dataset.size), latest)
+        net = fresh_network(recipe, dataset, trained=latest is None)
         check_mask(recipe, net, dataset.size)
         check_memory(net, recipe, dataset.size, device, self.world.size)
-        self.dataset = start_normalisation(recipe, dataset, run if resumed else net)
+        self.dataset = start_normalisation(recipe, dataset, net if latest is None else run)
         self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.world.size > 1 and not recipe.ghost:
             self.net = synchronise(self.net, device)

@@ -25,6 +25,7 @@ from mixmo.utils.progress import say, shown, track
 
 ROLLBACKS = 3  # at most, in a training with on_nan = rollback
 WORSE = 3  # times the NLL of a uniform prediction: no training that learned ends there
+NOTHING = 0.99  # times it, at the best temperature: a network that learned anything is below
 LESS_MEMORY = "end other programs and give the command again, with --resume, or take a smaller batch_size or width"
 
 
@@ -129,10 +130,14 @@ def _rolled_back(trainer: Trainer, until: int | None) -> int:
 
 
 def warn_if_useless(run: Run, classes: int) -> None:
-    """Warn if the NLL of a finished network is far above that of a uniform prediction."""
-    nll, uniform = run.read_metrics()[-1]["test"]["ensemble"]["nll"], math.log(classes)
-    if nll > WORSE * uniform:
-        problem = f"the last epoch's NLL of {nll:.4g} is far above that of a uniform prediction, {uniform:.4g}"
-        warnings.warn(
-            f"{problem}: training diverged; train again with a lower lr (it is {run.recipe.lr:g})", stacklevel=3
-        )
+    """Warn if a finished network predicts no better than the uniform distribution, or with a far higher NLL."""
+    scores, uniform = run.read_metrics()[-1]["test"]["ensemble"], math.log(classes)
+    if scores["nll"] > WORSE * uniform:
+        problem = "training diverged"
+    elif scores["nllc"] > NOTHING * uniform:
+        problem = "the network has learned nothing"
+    else:
+        return
+    compared = f"the last epoch's NLL is {scores['nll']:.4g}, that of a uniform prediction {uniform:.4g}"
+    remedy = f"train again with a lower lr (it is {run.recipe.lr:g}) or more epochs"
+    warnings.warn(f"{problem}: {compared}; {remedy}", stacklevel=3)

@@ -7,13 +7,13 @@ import torch
 
 from mixmo.models import Ensemble
 from mixmo.recipes.schema import Recipe
-from mixmo.runs.checkpoint import Checkpoints
+from mixmo.runs.checkpoint import Checkpoints, unusable
 from mixmo.runs.directory import WHICH, Run
 from mixmo.storage.weights import check_shapes, load_weights, shapes, stored_shapes
 from mixmo.surgery.hollow import check_backbone
 from mixmo.surgery.libraries import LIBRARIES, make_fitting
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import unknown
+from mixmo.utils.errors import UserError, unknown
 
 
 class Unfinished(UserWarning):
@@ -52,6 +52,14 @@ def load_network_and_step(run: Run, which: str) -> tuple[Ensemble, int | None]:
             stacklevel=3,
         )
     return net.eval().to(memory_format=torch.channels_last), step  # type: ignore[call-overload]
+
+
+def check_checkpoint(recipe: Recipe, classes: int, size: tuple[int, int, int], checkpoint: Path) -> None:
+    """Raise an error for a checkpoint of another network, before memory is allocated."""
+    try:
+        _check_weights(recipe, classes, size, checkpoint / "weights.safetensors")
+    except UserError as error:
+        raise unusable(checkpoint, error) from error
 
 
 def _check_weights(recipe: Recipe, classes: int, size: tuple[int, int, int], weights: Path) -> None:

@@ -4,13 +4,11 @@ import contextlib
 import ipaddress
 import socket
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from PIL import Image
 
 from mixmo.utils.errors import UserError
 
@@ -125,7 +123,6 @@ class Server(uvicorn.Server):
 
 def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None], seconds: float) -> None:
     """Serve until Ctrl-C or SIGTERM; active requests are completed first."""
-    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # such images are rejected
     server = Server(app, ready, seconds)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after it has stopped
         server.run(sockets=[listening])
