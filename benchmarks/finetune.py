@@ -47,13 +47,13 @@ class Tuning(NamedTuple):
         return named(f"finetune/{self.method}").replace(**fixed, **self.changes, seed=seed)
 
 
-APART = {"rho": 0.0}  # without input repetition
+UNREPEATED = {"rho": 0.0}  # without input repetition
 ROWS = [
     *(Tuning(method, FEW, {"epochs": LONGER}, seeds=3) for method in COMPARED),
     *(Tuning(method, OTHER, {"epochs": LONGER}, seeds=3) for method in COMPARED),
     *(Tuning(method, MORE, seeds=3) for method in COMPARED),
-    *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, **APART}, seeds=3) for dataset in (FEW, OTHER)),
-    Tuning("cut-mixmo", MORE, APART, seeds=3),
+    *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, **UNREPEATED}, seeds=3) for dataset in (FEW, OTHER)),
+    Tuning("cut-mixmo", MORE, UNREPEATED, seeds=3),
     Tuning("cutmix", MORE, {"epochs": 40}),  # as much training as Cut-MixMo with b = 2
     Tuning("cutmix", FEW, {"epochs": 2 * LONGER}),  # likewise
     Tuning("vanilla", MORE),
@@ -62,9 +62,9 @@ ROWS = [
     *(
         Tuning(method, FEW, {"lr": lr, **changes})
         for lr in (2e-3, 4e-3, 8e-3)
-        for method, changes in zip(COMPARED, ({}, APART), strict=True)
+        for method, changes in zip(COMPARED, ({}, UNREPEATED), strict=True)
     ),
-    Tuning("cut-mixmo", FEW, {"lr": 1e-3, "head_lr": 5.0, **APART}),
+    Tuning("cut-mixmo", FEW, {"lr": 1e-3, "head_lr": 5.0, **UNREPEATED}),
 ]
 
 

@@ -13,6 +13,7 @@ version of torch draws others.
 import argparse
 import hashlib
 import json
+import math
 import platform
 import tempfile
 from pathlib import Path
@@ -113,6 +114,7 @@ def check(name: str, folder: Path) -> None:
 def check_close(name: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Compare the first losses, all losses and the norm of the weights; a message tells by how much they differ."""
     assert len(found["losses"]) == len(expected["losses"]) == STEPS * RECIPES[name].networks
+    assert all(map(math.isfinite, (*found["losses"], found["norm"]))), "a loss or a weight is not finite"
     off = [abs(ours / theirs - 1) for ours, theirs in zip(found["losses"], expected["losses"], strict=True)]
     differences = max(off[:10]), max(off), abs(found["norm"] / expected["norm"] - 1)
     coarse = 10 if RECIPES[name].precision == "bf16" else 1
@@ -124,6 +126,15 @@ def check_close(name: str, found: dict[str, Any], expected: dict[str, Any]) -> N
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.removeprefix("digits/") in QUICK])
 def test_fifty_steps_give_the_recorded_losses_and_weights(name: str, tmp_path: Path) -> None:
     check(name, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("step", "value"), [(3, 1.001), (40, 1.1), (3, math.nan), (49, math.inf)])
+def test_other_losses_are_not_close(step: int, value: float) -> None:
+    expected = {"losses": [1.0] * STEPS, "norm": 1.0}
+    check_close("digits/vanilla", expected, expected)
+    losses = [value if i == step else 1.0 for i in range(STEPS)]
+    with pytest.raises(AssertionError, match=r"first losses|not finite"):
+        check_close("digits/vanilla", {"losses": losses, "norm": 1.0}, expected)
 
 
 def compare(root: Path, device: str, names: list[str]) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mixmo.kernels import remembered
-from mixmo.kernels.choice import Call, Choice, compile_together, fastest
+from mixmo.kernels.choice import Call, Choice, compile_together, fastest, worthwhile
 from mixmo.kernels.ops import CUDNN
 from mixmo.kernels.remembered import name_of, recall, remember
 from mixmo.kernels.shapes import Shape
@@ -126,3 +126,18 @@ def test_choices_depend_on_shape_direction_and_precision() -> None:
         (SHAPE, "forward", torch.float16),
     ]
     assert len({name_of(key) for key in keys}) == 4
+
+
+@pytest.mark.parametrize("direction", ["forward", "input", "weight"])
+def test_tiles_of_eight_warps_read_many_images_where_there_are_enough(direction: str) -> None:
+    pytest.importorskip("triton")
+    from mixmo.kernels.directions import DIRECTIONS
+
+    kernel = DIRECTIONS[direction]
+
+    def large(batch: int) -> set[bool]:
+        tried = (kernel.tiles[name] for name in worthwhile(kernel, Shape(batch, 320, 16, 16, 320, 1, 1)))
+        return {tile.images for tile in tried if tile.warps == 8}
+
+    assert large(256) == {True}
+    assert large(48) == {False}  # boxes of 64 or 128 images would pad

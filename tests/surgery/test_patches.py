@@ -56,10 +56,33 @@ def test_coefficients_of_another_resolution_are_mixed_with_the_features() -> Non
     assert not cut_patches(stems, torch.randn(2, 3, 8, 8), torch.ones(2, 2, 1, 8, 8))
 
 
-def test_hooks_of_a_stem_are_called() -> None:
+@pytest.mark.parametrize("hook", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
+def test_hooks_of_a_stem_are_called(hook: str) -> None:
     stems = [nn.Conv2d(3, 4, 2, 2) for _ in range(2)]
-    stems[1].register_forward_hook(lambda *_: None)
+    getattr(stems[1], f"register_{hook}")(lambda *_: None)
     assert not cut_patches(stems, torch.randn(2, 3, 8, 8), torch.ones(2, 2, 1, 4, 4))
+
+
+def test_a_forward_of_its_own_is_called() -> None:
+    stems = [nn.Conv2d(3, 4, 2, 2) for _ in range(2)]
+    stems[1].forward = torch.zeros_like  # type: ignore[method-assign]
+    assert not cut_patches(stems, torch.randn(2, 3, 8, 8), torch.ones(2, 2, 1, 4, 4))
+
+
+@pytest.mark.parametrize("other", [nn.Conv2d(3, 4, 2, 2, bias=False), nn.Conv2d(3, 4, 4, 4)], ids=["bias", "size"])
+def test_stems_that_differ_encode_each_image(other: nn.Module) -> None:
+    assert not cut_patches([nn.Conv2d(3, 4, 2, 2), other], torch.randn(2, 3, 8, 8), torch.ones(2, 2, 1, 4, 4))
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_the_features_have_the_memory_format_and_type_of_a_convolution(form: torch.memory_format) -> None:
+    """So that a backbone may go on as behind its own stem, with `view` for example; under autocast too."""
+    stems = [nn.Conv2d(3, 5, 2, 2).to(memory_format=form) for _ in range(2)]
+    images = [torch.randn(6, 3, 6, 8) for _ in range(2)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = mixed_patches(stems, images, coefficients("cut")), stems[0](images[0])
+    assert found.stride() == expected.stride()
+    assert found.dtype == expected.dtype
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -92,9 +92,15 @@ def choose_fp8(shape: Shape, direction: str, device: torch.device) -> Choice:
 
 
 def worthwhile(kernel: "Kernel | KernelFP8", shape: Shape) -> list[str]:
-    """Return the tiles that do not pad much more than the best one."""
+    """Return the tiles that do not pad much more than the best one.
+
+    Two programs of 4 warps share a multiprocessor: one computes while the other waits for a box to pass through
+    registers. With 8 warps there is one, and boxes of images were always faster (benchmarks/RESULTS.md).
+    """
     work = {name: kernel.work(shape, tile) for name, tile in kernel.tiles.items()}
-    return [name for name in work if work[name] <= WASTE * min(work.values())]
+    tiles = {name: tile for name, tile in kernel.tiles.items() if work[name] <= WASTE * min(work.values())}
+    slower = {str(tile._replace(images=False)) for tile in tiles.values() if tile.images and tile.warps == 8}
+    return [name for name in tiles if name not in slower]
 
 
 def fastest(cudnn: Sequence[Call], candidates: Mapping[str, Sequence[Call]], milliseconds: Timer) -> Choice:

@@ -91,13 +91,9 @@ class Tile(NamedTuple):
 
 
 def named(tiles: tuple[Tile, ...]) -> dict[str, Tile]:
-    """Return the tiles by their names: those of 4 warps with both kinds of boxes, those of 8 with boxes of images.
-
-    Two programs of 4 warps share a multiprocessor: one computes while the other waits for a box to pass through
-    registers. With 8 warps there is one, and boxes of images were faster for every shape (benchmarks/RESULTS.md).
-    """
-    forms = [tile._replace(images=images) for tile in tiles for images in (False, True) if images or tile.warps == 4]
-    return {str(tile): tile for tile in forms}
+    """Return the tiles, each with both kinds of boxes, by their names."""
+    both = [tile._replace(images=images) for tile in tiles for images in (False, True)]
+    return {str(tile): tile for tile in both}
 
 
 def blocks(size: int, block: int) -> int:

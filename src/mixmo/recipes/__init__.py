@@ -39,7 +39,14 @@ def named(name: str) -> Recipe:
 
 
 def summary(name: str) -> str:
-    """Return one line about the method of a named recipe."""
-    method = name.partition("/")[2]
+    """Return one line about the method of a named recipe.
+
+    >>> summary("finetune/cut-mixmo")
+    'Cut-MixMo: a patch of one encoding pasted onto the other; rho = 0.5'
+    """
+    dataset, _, method = name.partition("/")
     fast = "; fast: a short schedule, to fit with --minutes" if method.endswith(SUFFIX) else ""
-    return METHODS[method.removesuffix(SUFFIX)].summary + fast
+    chosen = METHODS[method.removesuffix(SUFFIX)]
+    return (
+        chosen.summary + "".join(f"; {field} = {value}" for field, value in chosen.on.get(dataset, {}).items()) + fast
+    )

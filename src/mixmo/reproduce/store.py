@@ -68,11 +68,20 @@ def nearest_recipe(recipe: Recipe) -> tuple[str, str]:
     """Return protocol and method of the named recipe from which this one differs in the fewest fields.
 
     The protocol is that of its data set, cifar100 for other data; or fine-tuning, if its model is a backbone.
+
+    >>> from mixmo.recipes import named
+    >>> nearest_recipe(named("finetune/cut-mixmo+cutmix").replace(rho=0.5))
+    ('finetune', 'cut-mixmo+cutmix')
     """
     near = [(protocol_of(recipe) or "cifar100", method) for method in METHODS]
     near += [(FINETUNING, method) for method in METHODS_FINETUNE] if recipe.is_backbone else []
     compared = [name for name in FIELDS if name not in NOT_METHOD]
-    return min(near, key=lambda name: sum(getattr(recipe, f) != getattr(_named(*name), f) for f in compared))
+
+    def differences(name: tuple[str, str]) -> tuple[int, int]:  # input repetition alone makes no other method
+        changed = [field for field in compared if getattr(recipe, field) != getattr(_named(*name), field)]
+        return len(changed), len([field for field in changed if field != "rho"])
+
+    return min(near, key=differences)
 
 
 @functools.cache

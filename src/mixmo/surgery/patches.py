@@ -38,15 +38,17 @@ def mixed_patches(copies: Sequence[nn.Module], images: Sequence[Tensor], coeffic
         pixels.append(mixed.permute(0, 2, 4, 1, 3, 5).flatten(3))
     weight = torch.cat([convolution.weight.flatten(1) for convolution in convolutions], 1)
     features = F.linear(torch.cat(pixels, -1), weight).permute(0, 3, 1, 2)
-    biases = [convolution.bias for convolution in convolutions if convolution.bias is not None]
-    if not biases:
-        return features
-    bias = torch.stack([share * row[:, None, None] for share, row in zip(shares, biases, strict=True)]).sum(0)
-    return (features + bias).to(features.dtype)
+    if biases := [convolution.bias for convolution in convolutions if convolution.bias is not None]:
+        bias = torch.stack([share * row[:, None, None] for share, row in zip(shares, biases, strict=True)]).sum(0)
+        features = (features + bias).to(features.dtype)
+    channels_last = convolutions[0].weight.is_contiguous(memory_format=torch.channels_last)
+    return features if channels_last else features.contiguous()  # as a convolution's
 
 
 def _plain(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    return type(layer) is nn.Conv2d and layer.groups == 1 and not layer._forward_hooks and not layer._forward_pre_hooks
+    """Whether a layer computes a convolution and nothing else."""
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return type(layer) is nn.Conv2d and layer.groups == 1 and not any(hooks) and "forward" not in vars(layer)
 
 
 def _geometry(layer: nn.Conv2d) -> tuple[object, ...]:
