@@ -11,14 +11,13 @@ added in a fixed order: the result is the same every time. All take the same num
 forward pass; the last ones may reach beyond the last image, where there are zeros.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from mixmo.kernels.devices import multiprocessors
 from mixmo.kernels.memory_format import hwnc, nhwc
 from mixmo.kernels.shapes import Box, Shape, Tile, blocks, box, named, rounded, through_registers
 from mixmo.kernels.tensor_cores import finished
@@ -176,8 +175,3 @@ def weight_gradient(x: Tensor, dy: Tensor, stride: int, padding: int, tile: Tile
     )
     sum_kernel[(blocks(9 * c, 32), blocks(shape.k, 32))](partial, dw, 9 * c, shape.k, splits, BLOCK=32, num_warps=4)
     return dw.permute(0, 3, 1, 2)
-
-
-@functools.cache
-def multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mixmo.mixing.block import mixing_block, unmix
 from mixmo.models.network import Ensemble
+from mixmo.surgery.overlapping import mixed_windows, overlapping_windows
 from mixmo.surgery.patches import cut_patches, mixed_patches
 from mixmo.utils.errors import UserError
 
@@ -47,6 +48,7 @@ class Encoders(Copies):
 
     others: Tensor  # (M - 1, N, C, H, W) within a call, else empty: then every member gets the backbone's image
     coefficients: Tensor  # (M, N, 1, h, w)
+    by_kernel = True  # in training, if the Triton kernel can; else by M convolutions
 
     def __init__(self, copies: Sequence[nn.Module], layout: str, linear: bool = True) -> None:
         super().__init__(copies)
@@ -66,8 +68,11 @@ class Encoders(Copies):
             if self.others.shape[1:] != image.shape:
                 raise UserError("the backbone pads or resizes images before its stem; give them in its own size")
             copies, images = list(self.copies), [image, *self.others.unbind(0)]
-            if self.coefficients.dim() > 1 and cut_patches(copies, image, self.coefficients):
-                return mixed_patches(copies, images, self.coefficients)
+            if self.coefficients.dim() > 1:
+                if cut_patches(copies, image, self.coefficients):
+                    return mixed_patches(copies, images, self.coefficients)
+                if self.by_kernel and overlapping_windows(copies, images, self.coefficients):
+                    return mixed_windows(copies, images, self.coefficients)
             encoded = [copy(x) for copy, x in zip(copies, images, strict=True)]
         else:
             if len(self.copies) > 1 and called_again():

@@ -13,12 +13,13 @@ from typing import TypeGuard
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._prims_common import suggest_memory_format
 
 
 def cut_patches(copies: Sequence[nn.Module], image: Tensor, coefficients: Tensor) -> bool:
     """Whether the copies are plain convolutions that cut patches, each with one of the coefficients (M, N, 1, h, w)."""
     first = copies[0]
-    if not (_plain(first) and all(_plain(copy) and _geometry(copy) == _geometry(first) for copy in copies)):
+    if not (plain(first) and all(plain(copy) and geometry(copy) == geometry(first) for copy in copies)):
         return False
     if first.stride != first.kernel_size or first.padding not in ((0, 0), "valid") or first.dilation != (1, 1):
         return False
@@ -41,18 +42,23 @@ def mixed_patches(copies: Sequence[nn.Module], images: Sequence[Tensor], coeffic
     if biases := [convolution.bias for convolution in convolutions if convolution.bias is not None]:
         bias = torch.stack([share * row[:, None, None] for share, row in zip(shares, biases, strict=True)]).sum(0)
         features = (features + bias).to(features.dtype)
-    channels_last = convolutions[0].weight.is_contiguous(memory_format=torch.channels_last)
-    return features if channels_last else features.contiguous()  # as a convolution's
+    return in_format_of(convolutions[0], features)
 
 
-def _plain(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+def in_format_of(layer: nn.Conv2d, features: Tensor) -> Tensor:
+    """Return features in channels_last only if the convolution's own would be; tensors of one channel are both."""
+    channels_last = suggest_memory_format(layer.weight) is torch.channels_last
+    return features if channels_last else features.contiguous()
+
+
+def plain(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Whether a layer computes a convolution and nothing else."""
     hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
     return type(layer) is nn.Conv2d and layer.groups == 1 and not any(hooks) and "forward" not in vars(layer)
 
 
-def _geometry(layer: nn.Conv2d) -> tuple[object, ...]:
-    return layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.bias is None
+def geometry(layer: nn.Conv2d) -> tuple[object, ...]:
+    return layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.padding_mode, layer.bias is None
 
 
 def _grid(layer: nn.Conv2d, image: Tensor) -> tuple[int, int]:
