@@ -58,7 +58,7 @@ tables: setup
 	$(BIN)/mixmo reproduce --report --runs results --pages $(PAGES)
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: lint docs
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -3,10 +3,11 @@
     python benchmarks/steps.py resnet50 convnext_tiny vit_small_patch16_224
     python benchmarks/steps.py wrn28-10:256 wrn28-10:256:auto wrn28-10:256:fp8 wrn28-4:512
 
-A timm model gives three rows: a plain compiled loop, and the engine with M = 1 and M = 2. The plain loop is what a user
-would write: torch.compile, channels_last, autocast to bf16, fused AdamW, one batch that lies on the device. The engine
-also crops, flips, normalises and mixes new images in every step. WRN-d-w:BATCH is Cut-MixMo in bf16; `auto` chooses the
-kernels of its convolutions, `fp8` trains in fp8. Rates are medians of `--repeats`, sustained for `--seconds` each.
+A timm model gives three rows: a plain compiled loop, and the engine with M = 1 and M = 2, which chooses its kernels.
+The plain loop is what a user would write: torch.compile, channels_last, autocast to bf16, fused AdamW, one batch that
+lies on the device. The engine also crops, flips, normalises and mixes new images in every step. WRN-d-w:BATCH is
+Cut-MixMo in bf16; `auto` chooses its kernels, `fp8` trains in fp8. Rates are medians of `--repeats`, sustained for
+`--seconds` each. `--profile DIR` writes the kernels of a step and their times, one file per row.
 """
 
 import argparse
@@ -17,16 +18,19 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
 from mixmo.recipes import named
 from mixmo.recipes.protocols import FACTS, Facts
 
 CLASSES = 100
+PROFILED = 3  # steps
 
 
 class Variant(NamedTuple):
@@ -57,7 +61,7 @@ def variants(text: str, batch: int, size: int) -> list[Variant]:
     name, *rest = text.split(":")
     if name.startswith("wrn"):
         return [Variant(name, 2, int(rest[0]), 32, *rest[1:])]
-    return [Variant(name, members, batch, size) for members in (0, 1, 2)]
+    return [Variant(name, members, batch, size, "auto" if members else "cudnn") for members in (0, 1, 2)]
 
 
 def build(variant: Variant, device: torch.device) -> Callable[[], None]:
@@ -71,7 +75,6 @@ def build(variant: Variant, device: torch.device) -> Callable[[], None]:
             depth=int(depth), width=int(width), batch_size=variant.batch, precision=precision
         )
         dataset = random_dataset("cifar100", FACTS["cifar100"], device)
-        kernels = "auto" if variant.chooses else "cudnn"
     else:
         method = "vanilla" if variant.members == 1 else "cut-mixmo"
         recipe = named(f"finetune/{method}").replace(
@@ -83,7 +86,8 @@ def build(variant: Variant, device: torch.device) -> Callable[[], None]:
             clip_grad=0.0,
         )
         facts = Facts(4 * variant.batch, 2, (3, variant.size, variant.size), CLASSES)
-        dataset, kernels = random_dataset("random", facts, device), "cudnn"
+        dataset = random_dataset("random", facts, device)
+    kernels = "auto" if variant.chooses else "cudnn"
     return StepTimer(recipe, dataset, device, compiled=device.type == "cuda", kernels=kernels).next_step
 
 
@@ -109,7 +113,23 @@ def plain(variant: Variant, device: torch.device) -> Callable[[], None]:
     return step
 
 
-def work(variant: Variant, device: torch.device, seconds: float, repeats: int, parent: Connection) -> None:
+def kernels_of(step: Callable[[], None], device: torch.device) -> str:
+    """Return the kernels of a step, their milliseconds and how often they run, the slowest first."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        for _ in range(PROFILED):
+            step()
+        synchronize(device)
+    found = [event for event in profiled.key_averages() if event.self_device_time_total > 0]
+    found.sort(key=lambda event: -event.self_device_time_total)
+    times = [(event.self_device_time_total / PROFILED / 1e3, event.count // PROFILED, event.key) for event in found]
+    lines = [f"{sum(one[0] for one in times):8.3f} ms in all"]
+    lines += [f"{milliseconds:8.3f} {count:4} {name[:150]}" for milliseconds, count, name in times]
+    return "\n".join(lines) + "\n"
+
+
+def work(
+    variant: Variant, device: torch.device, seconds: float, repeats: int, profiles: Path | None, parent: Connection
+) -> None:
     """Build and compile a step, and time it when the parent says so."""
     try:
         if variant.chooses:
@@ -119,14 +139,16 @@ def work(variant: Variant, device: torch.device, seconds: float, repeats: int, p
             torch.cuda.reset_peak_memory_stats(device)  # choosing kernels takes more than the step, which begins here
         if variant.chooses:
             parent.send("chosen")
-        torch.backends.cudnn.benchmark = False  # the GPU is not quiet: no search for the fastest algorithms yet
+        # The GPU is not quiet: no search for the fastest algorithms yet. cuDNN's plans are kept by shape and by this
+        # flag; without another flag now, the search below would find those of this step.
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
         began = time.perf_counter()
         step()
         synchronize(device)
         compiling = time.perf_counter() - began
         parent.send("ready")
         parent.recv()
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = True, False
         for _ in range(6):  # searches, and records
             step()
         synchronize(device)
@@ -134,6 +156,9 @@ def work(variant: Variant, device: torch.device, seconds: float, repeats: int, p
         memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else 0.0
         median = statistics.median(rates)
         spread = (max(rates) - min(rates)) / median
+        if profiles is not None:
+            name = "".join(letter if letter.isalnum() else "-" for letter in variant.label)
+            (profiles / f"{name}.txt").write_text(kernels_of(step, device))
         parent.send({"rate": median, "spread": spread, "compiling": compiling, "memory": memory})
     except Exception:
         parent.send({"error": traceback.format_exc()})
@@ -179,10 +204,13 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224, help="of timm models' images")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--profile", type=Path, metavar="DIR", help="write the kernels of a step here")
     given = parser.parse_args()
+    if given.profile is not None:
+        given.profile.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen = [variant for text in given.networks for variant in variants(text, given.batch, given.size)]
-    workers = [Worker(variant, device, given.seconds, given.repeats) for variant in chosen]
+    workers = [Worker(variant, device, given.seconds, given.repeats, given.profile) for variant in chosen]
     failed = {
         id(worker): found for worker in workers if not worker.variant.chooses and (found := worker.wait()) != "ready"
     }

@@ -62,7 +62,7 @@ def work(out: Path, jobs: list[str], job: str) -> None:
     recipe = named(method).replace(width=int(width), batch_size=int(batch), ghost=ghost, precision="bf16")
     device = torch.device("cuda")
     dataset = benchmark.synthetic("cifar100", device)
-    timer = StepTimer(recipe, dataset, device, compiled="eager" not in options)
+    timer = StepTimer(recipe, dataset, device, compiled="eager" not in options, kernels="cudnn")
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     first = timer.warm_up()

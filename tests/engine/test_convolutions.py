@@ -14,6 +14,7 @@ from mixmo.engine import Runtime, convolutions, train
 from mixmo.engine.convolutions import choose_kernels, layer_shapes
 from mixmo.engine.distributed import World
 from mixmo.engine.initialization import fresh_network
+from mixmo.engine.step_timer import StepTimer
 from mixmo.kernels import ops
 from mixmo.kernels.choice import Choice
 from mixmo.kernels.layer import Conv3x3
@@ -66,6 +67,25 @@ def test_each_shape_and_direction_is_measured_once_and_remembered(measured: list
     assert second == found
     assert len(measured) == len(found)
     assert list(again.state_dict()) == list(fresh_network(RECIPE, data.load("digits")).state_dict())
+
+
+def test_normalisations_that_a_relu_follows_take_the_kernels_too(
+    measured: list[tuple[Shape, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses of some steps agree with those of torch's normalisation, up to rounding."""
+    sums = pytest.importorskip("mixmo.kernels.channel_sums", reason="needs Triton", exc_type=ImportError)
+    monkeypatch.setattr(sums, "LEAST", 0)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    timer = StepTimer(RECIPE, data.load("digits"), CPU, compiled=False, kernels="auto")
+    norms = {name: layer for name, layer in timer.net.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+    assert all(vars(layer)["summed"][0] == 64 for layer in norms.values())
+    plain = StepTimer(RECIPE, data.load("digits"), CPU, compiled=False, kernels="cudnn")
+    for each in (timer, plain):
+        for _ in range(3):
+            each.next_step()
+    found, expected = (each.step.meter[0] for each in (timer, plain))
+    assert found != expected
+    torch.testing.assert_close(found, expected, rtol=5e-3, atol=0)
 
 
 def test_what_fails_while_it_is_measured_leaves_cudnn(

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 import mixmo.kernels.weight_gradient as weight_gradients
+from mixmo.kernels import channel_sums
 from mixmo.kernels.choice import operands_fp8
 from mixmo.kernels.directions import DIRECTIONS, FP8
 from mixmo.kernels.fp8 import reference as reference_fp8
+from mixmo.kernels.norm_relu import gradients_by_torch, statistics_by_torch
 from mixmo.kernels.ops import CUDNN, compute, conv3x3
 from mixmo.kernels.shapes import Shape, Tile
 from mixmo.kernels.weight_gradient import weight_gradient
@@ -138,3 +140,25 @@ def test_each_direction_of_the_operator_is_computed_by_its_kernel(compiled: bool
     with torch.no_grad():
         torch.testing.assert_close(x.grad, compute("input", tiles[0], x, weight, dy, 1, 1), rtol=0, atol=0)
         torch.testing.assert_close(weight.grad, compute("weight", tiles[1], x, weight, dy, 1, 1), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [(4, 160, 3, 4), (2, 8, 32, 2), (6, 48, 8, 16)], ids=str)
+@pytest.mark.parametrize("ghosts", [1, 2])
+def test_sums_over_pixels_agree_with_float64(size: tuple[int, ...], ghosts: int) -> None:
+    ghost = size[0] // ghosts
+    assert channel_sums.supported(size, ghost)
+    generator = torch.Generator().manual_seed(0)
+    x, dy = (torch.randn(size, generator=generator).half() + shift for shift in (20, 0))  # a mean of 20 deviations
+    x, dy = (each.to(memory_format=torch.channels_last) for each in (x, dy))
+    weight, bias = torch.rand(2, size[1], generator=generator)
+    found = channel_sums.statistics(x, weight, bias, 1e-5, ghost)
+    assert_close(found, statistics_by_torch(x.double(), weight.double(), bias.double(), 1e-5, ghost))
+    assert_close(
+        channel_sums.gradients(dy, x, found, ghost), gradients_by_torch(dy.double(), x.double(), found.double(), ghost)
+    )
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    """Compare each kind of number by its largest one: sums of many signs have few digits left."""
+    for one, exact in zip(found.double(), expected.double(), strict=True):
+        assert (one - exact).abs().max() < 3e-5 * exact.abs().max()

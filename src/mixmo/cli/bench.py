@@ -22,10 +22,8 @@ def main(arguments: list[str]) -> None:
     add_recipe(into, arguments, needed=False)
     into.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one")
     into.add_argument("--compile", type=bool | None, help="compile the step; by default on a GPU only")
-    text = (
-        "cudnn, or auto (experimental): the faster of cuDNN and Triton for each 3x3 convolution, with a table of both"
-    )
-    into.add_argument("--kernels", type=Literal["cudnn", "auto"], default="cudnn", help=text)
+    text = "auto: the faster of cuDNN and Triton for each 3x3 convolution, with a table of both; or cudnn"
+    into.add_argument("--kernels", type=Literal["auto", "cudnn"], default="auto", help=text)
     into.add_argument(
         "--seconds", type=Annotated[float, Range(0, 1e6, "(]")], default=1.0, help="length of one repeat, in seconds"
     )

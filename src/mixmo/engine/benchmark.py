@@ -67,7 +67,7 @@ def benchmark(
     device: torch.device,
     *,
     compiled: bool | None = None,
-    kernels: str = "cudnn",
+    kernels: str = "auto",
     seconds: float,
     repeats: int,
 ) -> Iterator[Result]:

@@ -1,6 +1,5 @@
 """The kernels of a network's 3x3 convolutions in training: chosen before the first step, set in place."""
 
-import importlib.util
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -13,13 +12,17 @@ from torch import nn
 from mixmo.engine.distributed import World
 from mixmo.engine.optimizer import end_names
 from mixmo.kernels.choice import Choice, choose
+from mixmo.kernels.devices import available
 from mixmo.kernels.layer import Kernels, set_fp8, set_kernels, shape_of
+from mixmo.kernels.norm_relu import set_norm_relu, sums_are_right
 from mixmo.kernels.ops import CUDNN
 from mixmo.kernels.quantisation import E4M3
 from mixmo.kernels.remembered import Key, environment, name_of, recall, remember
 from mixmo.kernels.shapes import Shape
+from mixmo.kernels.stem import stem_is_right
 from mixmo.models import Ensemble
 from mixmo.models.cost import layer_calls
+from mixmo.surgery.layers import Encoders
 from mixmo.utils.device import HALF
 from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.progress import say, track
@@ -49,6 +52,7 @@ def choose_kernels(
 ) -> list[Convolutions]:
     """Compute each 3x3 convolution of a training batch by the faster of cuDNN and the Triton kernels.
 
+    With `auto`, Triton kernels also compute the sums of batch normalisations that a ReLU follows (`norm_relu`).
     Where the kernels cannot run (no Triton, no GPU from Ampere on, no half precision), nothing changes. In fp8, all
     convolutions but those of the encoders become fp8 ones, whose forward pass and input gradient take the fastest tile;
     where the kernels cannot run, torch computes them from the dequantised operands, which is slow.
@@ -89,23 +93,27 @@ def choose_kernels(
             set_fp8(layer, shape, kernels)
         elif set(kernels) != {CUDNN}:
             set_kernels(layer, shape, HALF[precision], kernels)
+    if auto and available(device) and sums_are_right(device):
+        for _, call in layer_calls(net, size):
+            set_norm_relu(net.get_submodule(call.name), (batch, *call.input.shape[1:]))
     found = [Convolutions(*key[:2], counts[key], choice, key[2] == E4M3) for key, choice in chosen.items()]
     if found:
         say(summary(found))
     return found
 
 
+def set_stems(net: Ensemble, kernels: str, device: torch.device) -> None:
+    """Let cuDNN compute the stems of a wrapped backbone, if chosen or if their kernel does not work."""
+    stems = [layer for layer in net.modules() if isinstance(layer, Encoders)]
+    by_kernel = kernels == "auto" and available(device) and bool(stems) and stem_is_right(device)
+    for layer in stems:
+        layer.by_kernel = by_kernel
+
+
 def fp8_layers(net: Ensemble, shapes: dict[str, Shape]) -> set[str]:
     """Return the names of the layers to compute in fp8: not those of the encoders, which read pixels."""
     stems, _ = end_names(net)
     return {name for name, shape in shapes.items() if shape.supported_in_fp8 and not name.startswith(stems)}
-
-
-def available(device: torch.device) -> bool:
-    """Whether the Triton kernels can run on this device."""
-    if device.type != "cuda" or not torch.version.cuda or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    return importlib.util.find_spec("triton") is not None
 
 
 def layer_shapes(net: Ensemble, size: tuple[int, int, int], batch: int) -> dict[str, Shape]:

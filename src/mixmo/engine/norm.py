@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mixmo.engine.distributed import World, all_mean
+from mixmo.kernels.norm_relu import update_running
 from mixmo.utils.errors import UserError
 
 
@@ -42,22 +43,7 @@ def average_statistics(net: nn.Module, averaged: nn.Module | None, world: World)
             buffer.copy_(world.mean(buffer))
 
 
-class RunningBatchNorm(nn.BatchNorm2d):
-    """Running statistics as torch updates them, for layers that compute the statistics of a batch themselves."""
-
-    def update_running(self, mean_C: Tensor, variance_C: Tensor, count: int) -> None:
-        """Move the running statistics towards those of `count` values per channel."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean_C.to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_((variance_C * (count / (count - 1))).to(self.running_var.dtype), self.momentum)
-
-
-class GlobalBatchNorm(RunningBatchNorm):
+class GlobalBatchNorm(nn.BatchNorm2d):
     """Batch normalisation with the statistics of all processes' batches, which are of one size; on any device."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,12 +53,12 @@ class GlobalBatchNorm(RunningBatchNorm):
         mean = all_mean(x.mean(dims))
         centred = x - mean[:, None, None]
         variance = all_mean(centred.square().mean(dims))
-        self.update_running(mean, variance, x.numel() // x.shape[1] * dist.get_world_size())
+        update_running(self, mean, variance, x.numel() // x.shape[1] * dist.get_world_size())
         scale = self.weight * (variance + self.eps).rsqrt()
         return centred * scale[:, None, None] + self.bias[:, None, None]
 
 
-class GhostBatchNorm(RunningBatchNorm):
+class GhostBatchNorm(nn.BatchNorm2d):
     """Batch normalisation that sees a batch as several smaller ones (Hoffer et al., "Train longer, generalize better").
 
     Running statistics follow the mean over ghost batches: linear, so those of several processes can be averaged.
@@ -86,7 +72,7 @@ class GhostBatchNorm(RunningBatchNorm):
         x_GNCHW = x.unflatten(0, (-1, self.ghost))
         x_GNCHW = x_GNCHW.to(torch.promote_types(x.dtype, torch.float32))  # under autocast, as torch's own
         variance, mean = torch.var_mean(x_GNCHW, (1, 3, 4), correction=0, keepdim=True)
-        self.update_running(mean.mean(0).flatten(), variance.mean(0).flatten(), x_GNCHW[0].numel() // x.shape[1])
+        update_running(self, mean.mean(0).flatten(), variance.mean(0).flatten(), x_GNCHW[0].numel() // x.shape[1])
         scale = self.weight[:, None, None] * (variance + self.eps).rsqrt()
         y_GNCHW: Tensor = (x_GNCHW - mean) * scale + self.bias[:, None, None]
         return y_GNCHW.flatten(0, 1).to(x.dtype)

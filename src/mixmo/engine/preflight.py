@@ -7,11 +7,11 @@ from torch import Tensor
 
 from mixmo.baselines.saliency import SALIENCY
 from mixmo.data.types import Dataset
-from mixmo.engine.convolutions import available
 from mixmo.engine.distributed import World
 from mixmo.engine.records import dataset_record
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.source import held_out_rows
+from mixmo.kernels.devices import available
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import grid
 from mixmo.models import Ensemble, training_bytes

@@ -29,9 +29,9 @@ class Runtime:
     """Processes that decode streamed image files (default: one per core)."""
     compile: bool | None = None
     """Compile the training step with torch.compile (default: on a GPU only)."""
-    kernels: Literal["cudnn", "auto"] = "cudnn"
-    """Kernels of the 3x3 convolutions: cudnn; or auto, which times cuDNN and the package's Triton kernels before the
-    first step and uses the faster one (experimental)."""
+    kernels: Literal["auto", "cudnn"] = "auto"
+    """Kernels in half precision on a GPU: auto, which times cuDNN and the package's Triton kernels for every 3x3
+    convolution before the first step and uses the faster one; or cudnn. fp8 always has Triton kernels."""
     minutes: Annotated[float | None, Range(0, 1e7, "(]")] = None
     """Time budget in minutes: the time of the first steps determines the number of epochs, and so the schedule."""
     score_every: Annotated[int, at_least(1)] = 1

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mixmo.data.types import Dataset, Split
 from mixmo.engine.batch import Batches
-from mixmo.engine.convolutions import Convolutions, choose_kernels
+from mixmo.engine.convolutions import Convolutions, choose_kernels, set_stems
 from mixmo.engine.distributed import World
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import make_optimizer
@@ -22,7 +22,7 @@ from mixmo.utils.rng import Stream
 
 class StepTimer:
     def __init__(
-        self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool, kernels: str = "cudnn"
+        self, recipe: Recipe, dataset: Dataset, device: torch.device, compiled: bool, kernels: str = "auto"
     ) -> None:
         self.recipe, self.dataset, self.device = recipe, dataset, device
         net = fresh_network(recipe, dataset)
@@ -35,6 +35,7 @@ class StepTimer:
             self.convolutions = choose_kernels(
                 self.net, recipe.seen(dataset.size), batch, recipe.precision, device, World(), auto
             )
+        set_stems(self.net, kernels, device)
         self.batches = Batches(recipe, dataset, dataset.train, net=self.net)
         self.step = Step(
             self.net,

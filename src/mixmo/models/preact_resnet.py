@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mixmo.kernels.norm_relu import norm_relu
 from mixmo.models.network import Parts, Stages, initialise
 from mixmo.utils.errors import UserError
 
@@ -44,7 +44,7 @@ class PreActBlock(nn.Module):
         self.shortcut = None if same else nn.Conv2d(channels, planes, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        active = F.relu(self.bn1(x))
-        out = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        active = norm_relu(self.bn1, x)
+        out = self.conv2(norm_relu(self.bn2, self.conv1(active)))
         result: Tensor = out + (x if self.shortcut is None else self.shortcut(active))
         return result

@@ -8,6 +8,7 @@ as in the published PreActResNet-18-w.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mixmo.kernels.norm_relu import norm_relu
 from mixmo.models.network import Parts, Stages, initialise
 from mixmo.models.preact_resnet import four_stages
 from mixmo.utils.errors import UserError
@@ -45,5 +46,5 @@ class BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(channels, planes, 1, stride, bias=False), nn.BatchNorm2d(planes))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        out = self.bn2(self.conv2(norm_relu(self.bn1, self.conv1(x))))
         return F.relu(out + self.shortcut(x))

@@ -7,6 +7,7 @@ pads only right and below (an even side). Both are needed for the published 5.95
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mixmo.kernels.norm_relu import norm_relu
 from mixmo.models.network import Parts, Stages, initialise
 from mixmo.utils.errors import UserError
 
@@ -48,7 +49,7 @@ class Block(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn2(self.conv1(F.relu(self.bn1(x)))))
+        out = norm_relu(self.bn2, self.conv1(norm_relu(self.bn1, x)))
         if self.stride != 1:
             height, width = out.shape[-2:]  # an odd side needs padding on both ends to meet the shortcut
             out = F.pad(out, (width % 2, 1, height % 2, 1))
