@@ -14,7 +14,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches, Draws
 from mixmo.engine.budget import fit_epochs, measure
-from mixmo.engine.convolutions import choose_kernels
+from mixmo.engine.convolutions import choose_kernels, set_stems
 from mixmo.engine.disk import Disk
 from mixmo.engine.display import Progress, header
 from mixmo.engine.distributed import World, lost_processes_named
@@ -107,6 +107,7 @@ class Trainer:
             seen, parts = recipe.seen(self.dataset.size), parts_of(part, recipe)
             size, auto = parts[0].stop - parts[0].start, runtime.kernels == "auto"
             choose_kernels(self.net, seen, size, recipe.precision, device, self.world, auto)
+        set_stems(self.net, runtime.kernels, device)
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
         check_progress(self.state, self.schedule, run)
         if teacher is not None:
@@ -275,9 +276,9 @@ class Trainer:
         state, began = self.state, time.monotonic()
         scored = {name: self.scorer.score(split) for name, split in self.scorer.splits.items()}
         self.scored = scored
-        top1 = scored[self.scorer.chooses].report.ensemble.top1
-        if top1 > state.best_top1:
-            state.best_top1, state.best_step = top1, state.step
+        chosen = scored[self.scorer.chooses].report.ensemble
+        if (chosen.top1, -chosen.nll) > (state.best_top1, -state.best_nll):  # few images have many ties of Top1
+            state.best_top1, state.best_nll, state.best_step = chosen.top1, chosen.nll, state.step
             self.best = {name: tensor.clone() for name, tensor in self.scorer.net.state_dict().items()}
         record = epoch_record(state, self.schedule, scored, time.monotonic() - began)
         if self.world.writes:

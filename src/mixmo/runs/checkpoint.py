@@ -38,6 +38,7 @@ class State:
     meter: tuple[float, ...] = (0.0,) * 4  # sums over the steps of the current epoch
     best_step: int | None = None
     best_top1: float = -1.0
+    best_nll: float = 0.0  # of the same epoch; in checkpoints of earlier versions 0, which no tie beats
     seconds: float = 0.0  # training time so far
     rollbacks: int = 0  # returns to an earlier checkpoint, after each of which the draws are others
     loss_scale: tuple[float, int] | None = None  # of fp16, and steps since it last grew

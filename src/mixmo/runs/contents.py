@@ -58,7 +58,7 @@ def is_state(content: Any) -> bool:
         all(_is_whole(content.get(key, 0)) for key in ("step", "epochs_logged", "rollbacks"))
         and any(_is_list(content.get("meter"), int | float, length) for length in (2, 4))  # earlier versions had two
         and (best is None or _is_whole(best))
-        and all(_is_number(content.get(key, 0)) for key in ("best_top1", "seconds"))
+        and all(_is_number(content.get(key, 0)) for key in ("best_top1", "best_nll", "seconds"))
         and (scale is None or _is_list(scale, int | float, 2))
         and (maxima is None or (isinstance(maxima, dict) and all(map(_is_number, maxima.values()))))
         and (teacher is None or isinstance(teacher, str))
