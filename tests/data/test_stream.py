@@ -111,7 +111,8 @@ def test_an_unreadable_image_is_replaced_by_the_next_of_its_class(root: Path, wo
     (root / "train" / "cat" / "2.png").write_bytes(b"not an image")
     (root / "train" / "cat" / "3.png").unlink()
     (root / "train" / "dog" / "6.png").write_bytes(b"")
-    with pytest.warns(SkippedImages, match=r"3 images of train-12 .* replaced .*cat/2.png.*cat/3.png.*dog/6.png$"):
+    says = r"3 of the 14 images of train-12 .* replaced .*cat/2.png.*cat/3.png.*dog/6.png$"
+    with pytest.warns(SkippedImages, match=says):
         first = read(images, [[1, 2, 3], [13]])
     assert torch.equal(first[0].resident, whole[[1, 4, 4]])
     assert torch.equal(first[1].resident, whole[[7]]), "the last of a class is followed by the first"
@@ -122,21 +123,17 @@ def test_an_unreadable_image_is_replaced_by_the_next_of_its_class(root: Path, wo
     assert all(torch.equal(a.resident, b.resident) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("tries", [2, 10])
-def test_replacements_are_those_of_a_plain_loop(root: Path, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "TRIES", tries)
+def test_replacements_are_those_of_a_plain_loop(root: Path) -> None:
     whole, images = load(root, False).train.resident.clone(), files(root)
     broken = {0, 2, 3, 4, 8, 9, 10, 11, 12, 13}  # of the dogs, which begin at 7, only the first is left
     for number in broken:
         Path(images.samples[number].path).write_bytes(b"not an image")
-    expected = torch.zeros_like(whole)  # black
+    expected = torch.zeros_like(whole)
     for number in range(14):
         first = number // 7 * 7
-        others = [first + (number - first + step) % 7 for step in range(tries + 1)]
-        whole_ones = [other for other in others if other not in broken]
-        if whole_ones:
-            expected[number] = whole[whole_ones[0]]
-    with pytest.warns(SkippedImages, match=r"10 images of train-12 .*cat/0.png.*dog/1.png, \.\.\.$"):
+        others = [first + (number - first + step) % 7 for step in range(7)]
+        expected[number] = whole[next(other for other in others if other not in broken)]
+    with pytest.warns(SkippedImages, match=r"10 of the 14 images of train-12 .*cat/0.png.*dog/1.png, \.\.\.$"):
         (pool,) = read(images, [list(range(14))])
     assert torch.equal(pool.resident, expected)
 
@@ -178,14 +175,16 @@ def test_train_false_does_not_decode_the_training_images(root: Path, monkeypatch
     assert isinstance(data.load(name).test.images, Files)
 
 
-def test_a_class_without_a_readable_image_is_black(root: Path) -> None:
-    images = files(root)
-    for path in (root / "train" / "cat").iterdir():
-        path.write_bytes(b"gone")
-    with pytest.warns(SkippedImages, match="1 images"):
-        (pool,) = read(images, [[0, 8]])
-    assert pool.resident[0].sum() == 0
-    assert pool.resident[1].sum() > 0
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("count", [7, 20])
+def test_a_class_without_a_readable_image_is_an_error(root: Path, workers: int, count: int) -> None:
+    """However many images it has, and although the other images of the batch can be read."""
+    for number in range(count):
+        (root / "train" / "cat" / f"{number}.png").write_bytes(b"not an image")
+    images = files(root, workers)
+    with pytest.raises(UserError, match=rf"none of the {count} images of class 'cat' in train-12 .*cat/0\.png"):
+        read(images, [[0, count]])
+    assert not images.unreadable, "none was replaced"
 
 
 def test_a_lost_disk_is_an_error(root: Path) -> None:
@@ -226,7 +225,7 @@ def test_an_interrupted_pass_still_names_unreadable_files(root: Path) -> None:
     (root / "train" / "cat" / "0.png").write_bytes(b"not an image")
     pools = files(root).read([torch.tensor([0, 1]), torch.tensor([2])])
     next(pools)
-    with pytest.warns(SkippedImages, match=r"1 images of train-12 .*cat/0.png"):
+    with pytest.warns(SkippedImages, match=r"1 of the 14 images of train-12 .*cat/0.png"):
         pools.close()
 
 

@@ -207,7 +207,7 @@ def test_a_lost_disk_keeps_what_was_learnt(root: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(stream, "decode", fails_later)
     with pytest.raises(UserError, match="check the disk"):
         train(recipe(root), tmp_path / "run", replace(RUNTIME, workers=0))
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == ["00000004"]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == ["00000003"]
 
 
 def test_negative_workers_raise_an_error() -> None:

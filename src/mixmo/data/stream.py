@@ -7,7 +7,7 @@ import signal
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,10 +20,9 @@ from mixmo.data.cache import cached, fingerprint
 from mixmo.data.decode import Sample, SkippedImages, decode, decode_all, report, some
 from mixmo.data.types import Split
 from mixmo.utils import memory
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, quoted
 
 NOTHING = -1  # the number of an unused sample: it is not read, its image is black
-TRIES = 10  # files of the same class that are tried in place of one that cannot be read
 CPU = torch.device("cpu")
 
 
@@ -31,8 +30,8 @@ CPU = torch.device("cpu")
 class Files:
     """Images (D, size, size, 3) on disk, with `shape`, `len`, `[numbers]` and `to` like a tensor.
 
-    In training (`read`), a file that cannot be read is replaced by the next readable one of its class, or by a black
-    image after ten failures in a row. In scoring (`batches`) it is left out. A warning at the end names them.
+    In training (`read`), a file that cannot be read is replaced by the next readable one of its class; a class without
+    any is an error. In scoring (`batches`) it is left out. A warning at the end names them.
     """
 
     root: Path
@@ -98,7 +97,8 @@ class Files:
 
         def pools() -> Iterator[Split]:
             for images, batch, failed in self._decode(batches):
-                self._mend(images, batch, failed)
+                for position in failed:
+                    images[position] = self._replacement(int(batch[position]))
                 yield self._pinned(images, batch.clamp(min=0))
 
         try:
@@ -107,8 +107,8 @@ class Files:
         finally:
             if len(self.unreadable) > before:
                 warnings.warn(
-                    f"{len(self.unreadable)} images of {self.name} in {self.root} cannot be read and were replaced by "
-                    f"others of their classes, or by black ones: {some(sorted(self.unreadable))}",
+                    f"{len(self.unreadable)} of the {len(self)} images of {self.name} in {self.root} cannot be read "
+                    f"and were replaced by others of their classes: {some(sorted(self.unreadable))}",
                     SkippedImages,
                     stacklevel=2,
                 )
@@ -140,22 +140,24 @@ class Files:
         for images, failed in loader:
             yield images, numbers.popleft(), failed
 
-    def _mend(self, images: Tensor, batch: Tensor, failed: list[int]) -> None:
-        """Replace each image that could not be read by another of its class."""
-        wanted = int((batch != NOTHING).sum())
-        replaced = 0
-        for position in failed:
-            number = int(batch[position])
-            self.unreadable.add(self.samples[number].path)
-            alike = torch.nonzero(self.labels == self.labels[number]).flatten()
-            after = alike.roll(-1 - int((alike == number).nonzero()))[:-1]
-            for other in after[:TRIES].tolist():
-                with suppress(Exception):  # PIL raises nearly anything on a damaged file
-                    images[position] = torch.from_numpy(decode(self.samples[other].path, self.size).copy())
-                    replaced += 1
-                    break
-        if wanted and len(failed) - replaced == wanted:
-            raise UserError(f"{self.root}: no image of a batch, nor another of its class, can be read; check the disk")
+    def _replacement(self, number: int) -> Tensor:
+        """Return the next image of the same class that can be read, in place of one that cannot."""
+        alike = torch.nonzero(self.labels == self.labels[number]).flatten()
+        failed = {self.samples[number].path}
+        for other in alike.roll(-1 - int((alike == number).nonzero()))[:-1].tolist():
+            path = self.samples[other].path
+            if path in self.unreadable:
+                continue
+            try:
+                image = torch.from_numpy(decode(path, self.size).copy())
+            except Exception:  # PIL raises nearly anything on a damaged file
+                failed.add(path)
+            else:
+                self.unreadable.update(failed)
+                return image
+        what = f"the {len(alike)} images of class {quoted(self.samples[number].label)} in {self.name} of {self.root}"
+        paths = some([self.samples[i].path for i in alike.tolist()])
+        raise UserError(f"none of {what} can be read ({paths}); check the disk and the files, or remove the class")
 
     def _ahead(self, pools: Iterator[Split]) -> Generator[Split]:
         """Yield the batches on the device; to a GPU, the next one is copied during the computation.
