@@ -47,13 +47,14 @@ class Tuning(NamedTuple):
         return named(f"finetune/{self.method}").replace(**fixed, **self.changes, seed=seed)
 
 
-UNREPEATED = {"rho": 0.0}  # without input repetition
+UNREPEATED, HALF = {"rho": 0.0}, {"rho": 0.5}  # other input repetitions than the recipe's, 0.25
 ROWS = [
     *(Tuning(method, FEW, {"epochs": LONGER}, seeds=3) for method in COMPARED),
     *(Tuning(method, OTHER, {"epochs": LONGER}, seeds=3) for method in COMPARED),
     *(Tuning(method, MORE, seeds=3) for method in COMPARED),
+    *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, **HALF}, seeds=3) for dataset in (FEW, OTHER)),
     *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, **UNREPEATED}, seeds=3) for dataset in (FEW, OTHER)),
-    Tuning("cut-mixmo", MORE, UNREPEATED, seeds=3),
+    *(Tuning("cut-mixmo", MORE, changes, seeds=3) for changes in (HALF, UNREPEATED)),
     Tuning("cutmix", MORE, {"epochs": 40}),  # as much training as Cut-MixMo with b = 2
     Tuning("cutmix", FEW, {"epochs": 2 * LONGER}),  # likewise
     Tuning("vanilla", MORE),

@@ -12,7 +12,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine import Runtime, display, train
 from mixmo.engine.display import Progress, header
 from mixmo.engine.schedule import Schedule
-from mixmo.recipes import named
+from mixmo.recipes import Recipe, named
 from mixmo.utils import progress
 from mixmo.utils.progress import Work, bars, shown
 
@@ -163,11 +163,25 @@ def test_a_training_prints_plain_lines_and_nothing_if_quiet(tmp_path: Path, caps
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("repetition", "samples", "hint"), [(1, 900, 60), (2, 900, 60), (1, 2600, None)])
-def test_few_steps_of_fine_tuning_are_said(digits: Dataset, repetition: int, samples: int, hint: int | None) -> None:
-    recipe = named("finetune/cut-mixmo").replace(dataset="digits", repetition=repetition)
+def hints(recipe: Recipe, samples: int, digits: Dataset) -> list[str]:
     net = RECIPE.network(10, (1, 8, 8))
     lines = header(Schedule(recipe, samples), digits, net, torch.device("cpu"), Path("runs/a"), 0)
-    hints = [line for line in lines if line.startswith("hint")]
-    assert len(hints) == (hint is not None)
-    assert all(f"--epochs {hint} " in line for line in hints)
+    return [line for line in lines if line.startswith("hint")]
+
+
+@pytest.mark.parametrize(("repetition", "samples", "epochs"), [(1, 900, 60), (2, 900, 60), (1, 2600, None)])
+@pytest.mark.parametrize(("pretrained", "what"), [(True, "fine-tuning"), (False, "random weights")])
+def test_few_steps_of_fine_tuning_are_said(
+    digits: Dataset, repetition: int, samples: int, epochs: int | None, pretrained: bool, what: str
+) -> None:
+    recipe = named("finetune/cut-mixmo").replace(dataset="digits", repetition=repetition, pretrained=pretrained)
+    found = hints(recipe, samples, digits)
+    assert len(found) == (epochs is not None)
+    assert all(line.startswith(f"hint     few steps for {what}: --epochs {epochs} ") for line in found)
+
+
+@pytest.mark.parametrize(("epochs", "warmup", "hinted"), [(2, 2.0, True), (2, 5.0, True), (3, 2.0, False)])
+def test_a_warm_up_of_the_whole_training_is_said(digits: Dataset, epochs: int, warmup: float, hinted: bool) -> None:
+    found = hints(RECIPE.replace(epochs=epochs, warmup=warmup), 1437, digits)
+    whole = f"--warmup {warmup:g} takes the whole training, and the learning rate never falls"
+    assert found == ([f"hint     {whole}: try --warmup {epochs / 10:g}"] if hinted else [])

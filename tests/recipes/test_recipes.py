@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import tempfile
 from pathlib import Path
 
@@ -187,3 +188,16 @@ def test_mask_larger_than_the_features_is_an_error(tmp_path: Path) -> None:
     recipe = named("digits/patchup-mixmo").replace(model="preactresnet", depth=18, width=1)
     with pytest.raises(UserError, match="patchup"):
         train(recipe, tmp_path / "run", RUNTIME)
+
+
+def test_the_guide_names_the_methods_that_need_a_network_family() -> None:
+    """Every other published recipe accepts a backbone."""
+    refused = []
+    for method in METHODS:
+        try:
+            named(f"cifar100/{method}").replace(model="timm/resnet18")
+        except UserError:
+            refused.append(method)
+    guide = next((Path(__file__).parents[2] / "docs").rglob("fine-tune.md")).read_text()
+    listed = guide.partition("accept a backbone too")[2].partition("\n\n")[0].partition("except those")[2]
+    assert re.findall(r"`(.+?)`", listed) == refused

@@ -36,6 +36,7 @@ def header(
         f"data     {recipe.dataset}: {images} of {height}x{width}, {len(dataset.classes)} classes",
         f"steps    {steps} with {recipe.batch_size} images" + f"; {step:,} steps are done" * (step > 0),
         *_few(schedule),
+        *_long_warmup(schedule),
         f"writes   {out}",
     ]
 
@@ -60,7 +61,22 @@ def _few(schedule: Schedule) -> list[str]:
     if not recipe.is_backbone or each * recipe.epochs >= ENOUGH:
         return []
     epochs = 10 * math.ceil(ENOUGH / each / 10)
-    return [f"hint     few steps for fine-tuning: --epochs {epochs} takes longer and may score higher"]
+    what = "random weights" if _random(recipe) else "fine-tuning"
+    return [f"hint     few steps for {what}: --epochs {epochs} takes longer and may score higher"]
+
+
+def _long_warmup(schedule: Schedule) -> list[str]:
+    """Recommend a shorter warm-up where it is as long as the training, or longer."""
+    recipe = schedule.recipe
+    if not schedule.warmup or schedule.warmup < schedule.steps:
+        return []
+    whole = f"--warmup {recipe.warmup:g} takes the whole training, and the learning rate never falls"
+    return [f"hint     {whole}: try --warmup {recipe.epochs / 10:g}"]
+
+
+def _random(recipe: Recipe) -> bool:
+    """Return whether the training starts from random weights."""
+    return not (recipe.start or recipe.weights or recipe.pretrained or ":" in recipe.model)
 
 
 def _count(number: int, what: str) -> str:

@@ -42,7 +42,7 @@ def summary(name: str) -> str:
     """Return one line about the method of a named recipe.
 
     >>> summary("finetune/cut-mixmo")
-    'Cut-MixMo: a patch of one encoding pasted onto the other; rho = 0.5'
+    'Cut-MixMo: a patch of one encoding pasted onto the other; rho = 0.25'
     """
     dataset, _, method = name.partition("/")
     fast = "; fast: a short schedule, to fit with --minutes" if method.endswith(SUFFIX) else ""

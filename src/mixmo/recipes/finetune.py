@@ -3,8 +3,8 @@
     mixmo train finetune/cut-mixmo --model timm/resnet50 --dataset folder:photos@224 --out runs/photos
 
 AdamW with layer-wise learning-rate decay, random resized crops, a cosine of 20 epochs, a tenth of the training images
-held out for the choice of the epoch and for calibration. finetune/cut-mixmo shows half of the samples as one image
-to both members (rho = 0.5), the other recipes none. docs/results/fine-tuning.md has the measured scores.
+held out for the choice of the epoch and for calibration. finetune/cut-mixmo shows a quarter of the samples as one
+image to both members (rho = 0.25), the other recipes none. docs/results/fine-tuning.md has the measured scores.
 """
 
 from typing import Any

@@ -16,6 +16,8 @@ from mixmo.recipes.fields import PROBABILITY, OneOf, Range, above, at_least, che
 from mixmo.surgery.backbones import BACKBONES, FORMS, wrap_backbone
 from mixmo.utils.errors import UserError, quoted, unknown
 
+FAMILY_FIELDS = {"encoders": None, "heads": None, "feature_mixing": "none", "subnets": 0, "association": "own"}
+BACKBONE_FIELDS = {"pretrained": False, "weights": None, "stem": None, "head": None, "drop_path": 0.0}
 RENAMED = {"hidden": "feature_mixing"}  # fields by the names that earlier versions wrote
 
 
@@ -32,12 +34,12 @@ class Recipe:
     val: Annotated[float, Range(0, 1, "[)")] = 0.0
     """Share of each class held out as the test set, the same for every seed; for folders without val/ and test/."""
     validation: Annotated[float, at_least(0)] = 0
-    """Training images held out at random to select the best epoch: a number, or a share below 1; 0 selects it on the
-    test set, as the paper did."""
+    """Training images held out at random to select the best epoch, by Top1 and among equal ones by NLL: a number, or a
+    share below 1; 0 selects it on the test set, as the paper did."""
     balance: Literal["none", "loss", "sampling"] = "none"
     """For classes of uneven size: weight the loss by inverse frequency, or sample all classes equally often."""
 
-    model: Annotated[str, OneOf("model", FAMILIES, others=BACKBONES, forms=FORMS)] = "wrn"
+    model: Annotated[str, OneOf("model", FAMILIES, others=BACKBONES, forms=tuple(FORMS))] = "wrn"
     """Network family (`mixmo list models`), or a backbone: timm/NAME, torchvision/NAME or module:function."""
     depth: Annotated[int, Range(1, DEEPEST)] = 28
     """Depth d of the network, in layers; for network families only."""
@@ -168,7 +170,8 @@ class Recipe:
     average: Annotated[float, at_least(0)] = 0.0
     """Evaluate an exponential moving average (EMA) of the weights over so many epochs; 0 evaluates the last weights."""
     patience: Annotated[int, at_least(0)] = 0
-    """Early stopping after this many epochs without a better Top1 on the validation images; 0 trains all epochs."""
+    """Early stopping after this many epochs without a better one on the validation images (a higher Top1, or the same
+    and a lower NLL); 0 trains all epochs."""
 
     precision: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     """Precision of the computation; weights are always float32. fp16 uses loss scaling. fp8
@@ -217,19 +220,20 @@ class Recipe:
             )
 
     def _check_backbone(self) -> None:
-        own = {"encoders": None, "heads": None, "feature_mixing": "none", "subnets": 0, "association": "own"}
-        backbones = {"pretrained": False, "weights": None, "stem": None, "head": None, "drop_path": 0.0}
-        fields, kind = (own, "network families") if self.is_backbone else (backbones, "backbones such as timm/NAME")
-        for name, default in fields.items():
-            if (value := getattr(self, name)) != default:
-                given = f"{name} = {quoted(value)}"
-                raise UserError(f"{given} is for {kind}, not for model = {quoted(self.model)}; leave it out")
-        if self.is_backbone and self.mask == "concat":
+        if self.is_backbone and (setting := self.for_families()):
             raise UserError(
-                f"mask = concat changes the layer after the stem, which {self.model} does not support; set another mask"
+                f"{setting} is for network families, not for model = {quoted(self.model)}; leave it out, or take "
+                "another recipe"
             )
+        if not self.is_backbone and (settings := _changed(self, BACKBONE_FIELDS)):
+            kind = "backbones such as timm/NAME"
+            raise UserError(f"{settings[0]} is for {kind}, not for model = {quoted(self.model)}; leave it out")
         if self.teacher and (self.saliency != "none" or self.association != "own"):
             raise UserError("teacher needs association = own and saliency = none; set these, or leave teacher out")
+
+    def for_families(self) -> str | None:
+        """Return a setting that only network families support, if it has one."""
+        return next(iter(["mask = concat"] if self.mask == "concat" else _changed(self, FAMILY_FIELDS)), None)
 
     @property
     def is_backbone(self) -> bool:
@@ -314,6 +318,12 @@ class Recipe:
         """Return a recipe that differs in these fields, with the errors of `from_dict`."""
         _check_names(changes)
         return dataclasses.replace(self, **changes)
+
+
+def _changed(recipe: Recipe, fields: Mapping[str, Any]) -> list[str]:
+    """Return which fields differ from these values."""
+    found = {name: getattr(recipe, name) for name in fields}
+    return [f"{name} = {quoted(value)}" for name, value in found.items() if value != fields[name]]
 
 
 def _check_names(names: Iterable[str]) -> None:
