@@ -23,7 +23,7 @@ from mixmo.runs.directory import Run
 FAULTS = {  # and the word that the error must have
     "bench digits/cut-mixmo --repeats 0": "--repeats",
     "show digits/cut-mixmo --device meta": "'meta'",
-    "show digits/cut-mixmo --dataset folder:mine": "mine",
+    "show digits/cut-mixmo --dataset mine": "mine",
     "train digits/cut-mixmo --out huge --width 3000": "width",
     "train digits/cut-mixmo --out huge --batch-size 1000000000": "batch_size",
     "bench digits/cut-mixmo --batch-size 1000000000": "batch_size",

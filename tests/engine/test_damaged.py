@@ -239,6 +239,7 @@ def test_other_line_ends_of_the_log_are_accepted(logged: Path, tmp_path: Path) -
     [
         {"seconds": 10**400},
         {"best_top1": -(10**400)},
+        {"best_nll": None},
         {"meter": [10**400, 1, 1, 1]},
         {"maxima": {"core": 10**400}},
         {"meter": []},
