@@ -208,6 +208,8 @@ BAD = {
     "--model timm/test_resnet --weights nothing.safetensors": "nothing.safetensors",
     "--model timm/test_resnet --weights other.safetensors": "conv1.0.weight",
     "--model timm/test_resnet --width 2 --encoders 1": "encoders = 1 is for network families",
+    "cifar100/gradaug --model timm/test_resnet": "recipe cifar100/gradaug: subnets = 3 is for network families, not",
+    "cifar100/shared-all --model timm/test_resnet": "recipe cifar100/shared-all: encoders = 1 is for network families",
     "--model no.such.module:make": "no.such.module",
     "finetune/cut-mixmo --model wrn": "pretrained",
     "digits/vanilla --weights a.safetensors": "weights = 'a.safetensors' is for backbones",

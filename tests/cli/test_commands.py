@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from mixmo.cli.app import COMMANDS, main
 from mixmo.cli.list import KINDS
@@ -18,6 +19,7 @@ from mixmo.cli.tables import COLUMNS
 from mixmo.engine.estimate import Estimate
 from mixmo.metrics import Diversity, Scores
 from mixmo.models import FAMILIES, Parts
+from mixmo.recipes import named
 from mixmo.runs.directory import Run
 
 SMALL = ["--width", "1", "--epochs", "1", "--batch-size", "128", "--device", "cpu", "--quiet"]
@@ -207,6 +209,12 @@ def test_list_recipes_filters_and_gives_scores(
     assert "imagenet1k" in said("list", "recipes", "imagenet1k")
 
 
+def test_list_names_backbones_and_the_recipes_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("timm/NAME", "torchvision/NAME", "module:function", "finetune/cut-mixmo"))
+
+
 def test_lists_have_every_printed_score_and_documented_data_set() -> None:
     shown = {*Scores._fields, *Diversity._fields} - {"temperatures", "own"}
     assert shown <= KINDS["metrics"]().keys()
@@ -231,6 +239,18 @@ def test_show_prints_fields_scores_and_cost(capsys: pytest.CaptureFixture[str], 
     text = capsys.readouterr().out
     assert "images/s" in text
     assert "batch_size: 32" in text
+
+
+def test_show_prints_a_recipe_whose_images_are_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["show", "finetune/vanilla"]) == 0
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text) == named("finetune/vanilla").to_dict()
+    assert "# cost not known without the data set: data set 'folder:photos@224': no such folder" in text
+    assert main(["show", "finetune/vanilla", "--dataset", "photo"]) == 2
 
 
 def test_show_counts_a_family_that_needs_numbers(

@@ -128,4 +128,4 @@ def test_train_shows_progress_unless_quiet(
 ) -> None:
     train(named("digits/vanilla").replace(width=1, epochs=1), tmp_path / "run", Runtime(device="cpu"))
     assert works[0].doing == "training"
-    assert capsys.readouterr().err.splitlines()[5].startswith("epoch 1/1  loss ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("epoch 1/1  loss ")

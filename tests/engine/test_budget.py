@@ -31,7 +31,7 @@ def test_epochs_and_warmup_follow_the_time() -> None:
     recipe = fit_epochs(SMALL, schedule, pace, 112.0)
     assert recipe.epochs == int(0.98 * 100 / (22 * 0.1 + 0.3)) == 39
     assert recipe.warmup == pytest.approx(3.0 * 39 / 300)
-    with pytest.raises(UserError, match=r"minutes leave 0 s.*0\.5 more"):
+    with pytest.raises(UserError, match=r"too few minutes: 0 s are left .* take 15 s here; give 0\.5 minutes more"):
         fit_epochs(SMALL, schedule, pace, -13.0)
     assert fit_epochs(SMALL, schedule, pace, -13.0 + 0.5 * 60).epochs == 1
 

@@ -20,6 +20,7 @@ from mixmo import data
 from mixmo.augment.basic import normalise, to_shape
 from mixmo.calibration.posthoc import Calibration
 from mixmo.cli.app import main
+from mixmo.cli.export import temperature_line
 from mixmo.engine import Runtime, train
 from mixmo.exporters import pt2
 from mixmo.exporters.export import export
@@ -475,6 +476,22 @@ def test_command_fits_the_temperature_on_held_out_images(
     probs = run_file(path, images)["probs"]
     expected = (tensors["logits"].mean(0) / temperature).softmax(1)
     np.testing.assert_allclose(probs, expected, atol=1e-5)  # what the run stored
+
+
+@pytest.mark.parametrize(
+    ("temperature", "samples", "caution"),
+    [
+        (1.3, 200, None),
+        (1.3, 20, "these are too few to calibrate; hold out more"),
+        (1.0, 20, "all are classified correctly, so that no temperature fits; hold out more"),
+        (1.0, 0, None),
+    ],
+)
+def test_a_temperature_of_few_images_or_of_no_error_has_a_caution(
+    temperature: float, samples: int, caution: str | None
+) -> None:
+    line = temperature_line(About(SIZE, **STATISTICS, calibration=Calibration(temperature, samples=samples)))
+    assert line.partition("; caution: ")[2].partition(", hold out more")[0] == (caution or "")
 
 
 def test_command_without_held_out_images_keeps_temperature_1(

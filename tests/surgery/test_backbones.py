@@ -126,6 +126,7 @@ def test_a_library_that_is_not_installed_is_named(library: str, monkeypatch: pyt
         ("timm/test_vit", (3, 40, 40), r"no images of \(3, 40, 40\).*divisible by patch size.*another size"),
         ("torchvision/maxvit_t", (3, 32, 32), r"no images of \(3, 32, 32\)"),
         ("torchvision/resnet18", (1, 32, 32), "3 channels and the images have 1"),
+        ("torchvision/inception_v3", (3, 75, 75), "in eval mode, not in training .*; try larger images"),
     ],
 )
 def test_images_that_a_model_does_not_take(name: str, size: tuple[int, int, int], word: str) -> None:
@@ -135,8 +136,9 @@ def test_images_that_a_model_does_not_take(name: str, size: tuple[int, int, int]
 def test_stem_and_head_can_be_named_and_are_asked_for() -> None:
     assert made(stem="conv1.0", head="fc").heads == ("fc",)
     assert_fails("unknown head layer 'fcc'; did you mean 'fc'", head="fcc")
-    assert_fails(r"name the first layer by stem \(such as conv1.0", stem="layer1.0.conv1")
-    assert_fails("name the one to train by head", "torchvision/googlenet", size=(3, 64, 64))
+    assert_fails(r"does not output 5 classes; name it by head \(--head\), such as fc$", head="layer4")
+    assert_fails(r"name the first layer by stem \(--stem\), such as conv1.0, conv1.3,", stem="layer1.0.conv1")
+    assert_fails(r"name the one to train by head \(--head\)", "torchvision/googlenet", size=(3, 64, 64))
 
 
 SAVED: dict[str, Callable[[dict[str, Tensor]], Any]] = {
@@ -223,11 +225,11 @@ def broken(state: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
     [
         (
             "missing",
-            r"the weights do not fit: \d+ of \d+ tensors differ \(layer1.0.conv1.weight is missing.*and \d+ more",
+            r"do not fit the model's \d+ tensors: \d+ missing \(layer1.0.conv1.weight is missing.*and \d+ more",
         ),
-        ("unexpected", "do not fit: 2 of .*layer5.weight is unknown"),
-        ("grey", r"conv1.0.weight is \(\d+, 1, 3, 3\) there and \(\d+, 3, 3, 3\) in the network"),
-        ("renamed", "conv1.0.weight is missing"),
+        ("unexpected", "tensors: 2 unexpected .*layer5.weight is unknown"),
+        ("grey", r"1 of another shape \(conv1.0.weight is \(\d+, 1, 3, 3\) there and \(\d+, 3, 3, 3\) in the network"),
+        ("renamed", r"tensors: \d+ missing, \d+ unexpected \(conv1.0.weight is missing"),
     ],
 )
 def test_weights_that_do_not_fit_name_the_first_tensors(kind: str, word: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Activation checkpointing: behind the stem gradients are the same, around it a UserError is raised."""
+"""Models that run differently in training: with activation checkpointing, or with batches that they divide."""
 
 import pytest
 import torch
@@ -103,3 +103,22 @@ def test_checkpoint_wrappers_behind_the_stem_give_the_same_gradients():
     net.backbone.stem[0] = checkpoint_wrapper(stem)
     with pytest.raises(mixmo.UserError, match="CheckpointWrapper"):
         trained(net)
+
+
+class Ghosts(nn.Module):
+    """Normalises groups of four images in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        groups = x.unflatten(0, (-1, 4)) if self.training else x[None]
+        return self.head(torch.cat([self.norm(group) for group in groups]).mean((2, 3)))
+
+
+def test_a_model_that_divides_its_batches_in_training_can_be_wrapped() -> None:
+    net = mixmo.wrap(Ghosts(), members=2).train()
+    mix = mixmo.Mixer("cut", stride=net.stride)(torch.randn(8, *net.size), torch.arange(8) % 5)
+    assert net(mix).shape == (2, 8, 5)

@@ -68,7 +68,13 @@ def recipe_of(parsed: Namespace, base: Recipe | None = None) -> Recipe:
         if not BACKBONES.fullmatch(model):
             raise UserError(f"--model {model} needs a recipe; a backbone of a library is timm/NAME or torchvision/NAME")
         parsed.recipe = DEFAULT
-    return (named(parsed.recipe) if parsed.recipe is not None else base or Recipe()).replace(**fields)
+    recipe = named(parsed.recipe) if parsed.recipe is not None else base or Recipe()
+    try:
+        return recipe.replace(**fields)
+    except UserError as error:
+        if parsed.recipe is None or not recipe.for_families() or not BACKBONES.fullmatch(fields.get("model", "")):
+            raise
+        raise UserError(f"recipe {parsed.recipe}: {error}") from error
 
 
 def given_fields(parsed: Namespace) -> dict[str, Any]:

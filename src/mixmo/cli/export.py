@@ -24,6 +24,7 @@ from mixmo.utils.errors import UserError
 from mixmo.utils.text import printable, printable_lines
 
 CALIBRATION = 256  # training images that int8 takes its ranges from
+FEWEST = 100  # held-out images for a temperature, or the command cautions
 MEMORY = 2**30  # bytes of test images, decoded to float32, at most
 Labelled = tuple[Tensor, Tensor]  # images as the file takes them, and labels
 
@@ -82,7 +83,10 @@ def temperature_line(about: About) -> str:
     held_out = f"fitted on {fitted.samples} held-out images"
     source = held_out if fitted.samples else "as saved, not fitted on held-out images (see its model card)"
     limit = "; this is the upper limit: the network is no better than chance there" * (fitted.temperature >= T_MAX)
-    return f"temperature {fitted.temperature:.4g}, {source}{limit}"
+    caution = "; caution: these are too few to calibrate; hold out more" * (0 < fitted.samples < FEWEST)
+    if fitted.samples and fitted.temperature == 1:  # where every image is classified correctly, see `fit_temperature`
+        caution = "; caution: all are classified correctly, so that no temperature fits; hold out more"
+    return f"temperature {fitted.temperature:.4g}, {source}{limit}{caution}"
 
 
 def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | None, Labelled | None]:

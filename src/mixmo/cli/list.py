@@ -22,6 +22,7 @@ from mixmo.models import FAMILIES
 from mixmo.recipes import METHODS, PROTOCOLS, named, names, summary
 from mixmo.recipes.finetune import NAME as FINETUNING
 from mixmo.recipes.finetune import SUMMARY as FINETUNING_SUMMARY
+from mixmo.surgery.backbones import FORMS
 from mixmo.utils.errors import UserError
 
 
@@ -65,12 +66,15 @@ def metrics() -> dict[str, str]:
     return scores | calibrated | {name: first_line(DIVERSITY[name]) for name in DIVERSITY}
 
 
-RECIPES = "a recipe is PROTOCOL/METHOD, such as cifar100/cut-mixmo; `mixmo list recipes cifar100` gives scores"
+RECIPES = (
+    "a recipe is PROTOCOL/METHOD, such as cifar100/cut-mixmo or finetune/cut-mixmo; `mixmo list recipes cifar100` "
+    "gives scores"
+)
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "protocols": protocols,
     "methods": lambda: {name: method.summary for name, method in METHODS.items()},
     "recipes": recipes,
-    "models": lambda: {name: first_line(family) for name, family in FAMILIES.items()},
+    "models": lambda: {name: first_line(family) for name, family in FAMILIES.items()} | FORMS,
     "masks": lambda: {name: first_line(MASKS[name].draw) for name in MASKS} | UNMASKED,
     "augmentations": augmentations,
     "datasets": datasets,

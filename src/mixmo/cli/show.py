@@ -11,6 +11,7 @@ import yaml
 from mixmo import data
 from mixmo.cli.arguments import add_recipe, parse, parser, recipe_of
 from mixmo.cli.recipe_scores import score_lines
+from mixmo.data.folder import PREFIX
 from mixmo.engine import Runtime
 from mixmo.engine.display import pace
 from mixmo.engine.estimate import estimate
@@ -19,6 +20,7 @@ from mixmo.recipes import PROTOCOLS, Recipe, summary
 from mixmo.recipes.fast import SUFFIX
 from mixmo.recipes.finetune import NAME as FINETUNING
 from mixmo.recipes.protocols import FACTS, Facts
+from mixmo.utils.errors import UserError
 from mixmo.utils.text import duration
 
 
@@ -34,17 +36,25 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--time", type=bool, default=True, help="measure a few training steps on random images")
     parsed = parse(into, arguments)
     recipe, device = recipe_of(parsed), Runtime(device=parsed.device).resolve()
-    facts = FACTS.get(recipe.dataset)
+    facts, problem = FACTS.get(recipe.dataset), ""
     if facts is None:
-        dataset = data.load(recipe.dataset, parsed.data, stream=True, workers=0, val=recipe.val)
-        facts = Facts(len(dataset.train.labels), len(dataset.test.labels), dataset.size, len(dataset.classes))
-    weights, operations = cost(recipe, facts)
+        try:
+            facts = read_facts(recipe, parsed.data)
+        except UserError as error:
+            if not recipe.dataset.startswith(PREFIX):  # else the images may be elsewhere
+                raise
+            problem = str(error)
+    costs = None if facts is None else cost(recipe, facts)
     dataset, _, method = parsed.recipe.partition("/")
     protocol = "" if method.endswith(SUFFIX) or dataset == FINETUNING else f"; {PROTOCOLS[dataset].summary}"
     comment(f"{parsed.recipe}: {summary(parsed.recipe)}{protocol}")
     for line in score_lines(parsed.recipe, recipe):
         comment(line)
     print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
+    if facts is None or costs is None:
+        comment(f"cost not known without the data set: {problem}")
+        return
+    weights, operations = costs
     each = f", in each of {recipe.networks} networks" if recipe.networks > 1 else ""
     comment(f"{weights:,} parameters, {operations / 1e9:.4f} G multiply-adds per prediction{each}")
     measured = estimate(recipe, facts, device, measure=parsed.time)
@@ -53,6 +63,12 @@ def main(arguments: list[str]) -> None:
     if measured.seconds is not None:
         time, speed = duration(measured.seconds * recipe.networks), pace(recipe.batch_size / measured.step_seconds)
         comment(f"training time about {time} on this {measured.device} ({speed}), without evaluation")
+
+
+def read_facts(recipe: Recipe, root: Path | None) -> Facts:
+    """Return the size of a data set from its files, without decoding them."""
+    dataset = data.load(recipe.dataset, root, stream=True, workers=0, val=recipe.val)
+    return Facts(len(dataset.train.labels), len(dataset.test.labels), dataset.size, len(dataset.classes))
 
 
 def cost(recipe: Recipe, facts: Facts) -> tuple[int, int]:

@@ -56,9 +56,12 @@ def fit_epochs(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -
     each = schedule.steps_per_epoch * pace.step + pace.scoring
     epochs = int(left / each)
     if epochs < 1:
-        lacking = pace.spent + pace.finish + each / MARGIN - seconds
-        times = f"minutes leave {max(0, seconds):.0f} s after loading, and an epoch takes {each:.0f} s here"
-        raise UserError(f"{times}; give {math.ceil(lacking / 6) / 10:.1f} more per network")
+        needed = pace.spent + pace.finish + each / MARGIN
+        minutes = math.ceil((needed - seconds) / 6) / 10
+        raise UserError(
+            f"too few minutes: {max(0, seconds):.0f} s are left after loading, and measuring the pace, one epoch and "
+            f"the final scores take {needed:.0f} s here; give {minutes:.1f} minutes more per network"
+        )
     return recipe.replace(epochs=epochs, warmup=recipe.warmup * epochs / recipe.epochs)
 
 

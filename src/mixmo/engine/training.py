@@ -26,6 +26,7 @@ from mixmo.utils.progress import say, shown, track
 ROLLBACKS = 3  # at most, in a training with on_nan = rollback
 WORSE = 3  # times the NLL of a uniform prediction: no training that learned ends there
 NOTHING = 0.99  # times it, at the best temperature: a network that learned anything is below
+CHANCE = 1.5  # times the Top1 of a uniform prediction: above, it learned something
 LESS_MEMORY = "end other programs and give the command again, with --resume, or take a smaller batch_size or width"
 
 
@@ -133,11 +134,12 @@ def warn_if_useless(run: Run, classes: int) -> None:
     """Warn if a finished network predicts no better than the uniform distribution, or with a far higher NLL."""
     scores, uniform = run.read_metrics()[-1]["test"]["ensemble"], math.log(classes)
     if scores["nll"] > WORSE * uniform:
-        problem = "training diverged"
-    elif scores["nllc"] > NOTHING * uniform:
-        problem = "the network has learned nothing"
+        problem, name, other = "training diverged", "NLL", "a lower"
+    elif scores["nllc"] > NOTHING * uniform and scores["top1"] < CHANCE / classes:
+        problem, name, other = "the network has learned nothing", "NLLc", "another"
     else:
         return
-    compared = f"the last epoch's NLL is {scores['nll']:.4g}, that of a uniform prediction {uniform:.4g}"
-    remedy = f"train again with a lower lr (it is {run.recipe.lr:g}) or more epochs"
+    top1, score = f"Top1 {100 * scores['top1']:.2f} %", f"{name} {scores[name.lower()]:.4g}"
+    compared = f"the last epoch has {top1} and {score}, a uniform prediction {100 / classes:.2f} % and {uniform:.4g}"
+    remedy = f"train again with {other} --lr (in the recipe it is {run.recipe.lr:g}) or more epochs"
     warnings.warn(f"{problem}: {compared}; {remedy}", stacklevel=3)

@@ -138,8 +138,8 @@ class Mixer:
     def chance(self, progress: float) -> float:
         """Probability of a mask at this point of training (appendix "Pseudo Code"): p, at the end linearly to 0.
 
-        >>> [round(Mixer(p=0.5).chance(epoch / 300), 2) for epoch in (1, 275, 276, 299, 300)]
-        [0.5, 0.5, 0.48, 0.02, 0.0]
+        >>> tuple(round(Mixer(p=0.5).chance(epoch / 300), 2) for epoch in (1, 275, 276, 299, 300))
+        (0.5, 0.5, 0.48, 0.02, 0.0)
         """
         return self.p * min(1.0, max(0.0, 12 * (1 - progress)))
 

@@ -18,7 +18,11 @@ from mixmo.surgery.wrapped import Wrapped
 from mixmo.utils.errors import UserError
 
 BACKBONES = re.compile(r"(timm|torchvision)/.+|[\w.]+:\w+")
-FORMS = ("timm/NAME", "torchvision/NAME", "module:function")  # the same in words
+FORMS = {  # the same in words
+    "timm/NAME": "A model of timm (`timm.list_models()`), wrapped as M members; see `mixmo list recipes finetune`.",
+    "torchvision/NAME": "A model of torchvision (`torchvision.models.list_models()`), likewise.",
+    "module:function": "Your own function that returns a model, likewise.",
+}
 
 
 def wrap_backbone(
@@ -70,7 +74,7 @@ def wrap_backbone(
             state = renamed(model, read_weights(weights, model.state_dict()))
         misfits = fill(model, state) if state else {}
         net = wrap(model, members, stem=stem, head=head, size=size, diversity=diversity)
-        check_filled(misfits, (*net.heads, *_auxiliary(net, model)), len(model.state_dict()))
+        check_filled(misfits, (*net.heads, *_auxiliary(net, model)), model.state_dict(), state)
         if net.classes != classes:
             net = convert(net, classes=classes)
         elif misfits or not state:

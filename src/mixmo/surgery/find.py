@@ -54,34 +54,39 @@ def find_stems(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> l
         reading = [call for call in seen if call.input.requires_grad and call.name not in known]
         entry = next((call for call in reading if names or _encodes(layers[call.name], call.output)), None)
         if entry is None or len(found) == BRANCHES:
-            raise _no_stem(model, known, seen, names)
+            raise _no_stem(model, trial, known, seen, names)
         found.append(_stem(layers[entry.name], entry, trial))
 
 
 def find_heads(model: nn.Module, trial: Trial, names: Sequence[str] | None) -> list[Head]:
     """Return the last layers with K outputs that can be doubled, so that the model outputs its logits twice."""
     classes = trial.logits.shape[1]
-    layers = _named(model, names, "head") if names else leaves(model)
+    every = leaves(model)
+    layers = _named(model, names, "head") if names else every
     kinds = PROBABILITIES if names else (*PROBABILITIES, nn.Identity)  # what the user names may be one
     ends: dict[str, nn.Module] = {name: end for name, end in model.named_modules() if isinstance(end, kinds)}
     with torch.no_grad():
-        _, seen = calls(model, layers | ends, trial.images.clone())
+        _, seen = calls(model, every | layers | ends, trial.images.clone())
     _check_end(trial, layers, ends, seen)
-    seen = [call for call in seen if call.name in layers]
-    dims = {call.name: class_dim(layers[call.name], call.output, classes) for call in seen}
-    fitting = [Head(name, dim, _vectors(layers[name])) for name, dim in dims.items() if dim]
+    known = {call.name: call.output for call in seen if call.name in every or call.name in layers}
+    dims = {name: class_dim((every | layers)[name], output, classes) for name, output in known.items()}
+    fitting = [Head(name, dim, _vectors(layers[name])) for name, dim in dims.items() if dim and name in layers]
+    candidates = [name for name, dim in dims.items() if dim and name not in (names or ()) and not _vectors(every[name])]
+    remedy = f"name it by head (--head), such as {', '.join(candidates[-NAMED:])}"
     if names:
         lacking = set(names) - {head.name for head in fitting}
         if lacking:
-            raise UserError(f"head '{min(lacking)}' is not called, or does not output {classes} classes; give another")
+            problem = f"head '{min(lacking)}' is not called, or does not output {classes} classes"
+            raise UserError(f"{problem}; {remedy if candidates else 'leave it out'}")
         fitting[0] = fitting[0]._replace(follows=False)  # what the user names first is the head
     tried = [fitting] if names else [fitting[-count:] for count in range(1, min(len(fitting), BRANCHES) + 1)]
     for heads in tried:
         if heads and not heads[0].follows and _doubles(model, trial, heads):
             return heads
-    problem = "its logits are changed; remove a softmax" if fitting else "no layer outputs them (no classifier?)"
-    last = ", ".join(layer.name for layer in (fitting or seen)[-NAMED:])
-    raise UserError(f"the head of the {classes} classes is not found: {problem}, or name it by head (such as {last})")
+    if not fitting:
+        raise UserError(f"no layer outputs the {classes} logits; give a classifier, which ends with a dense layer")
+    either = f", or {remedy}" if candidates else ""
+    raise UserError(f"the head of the {classes} classes is not found: its logits are changed; remove a softmax{either}")
 
 
 def _check_end(trial: Trial, layers: dict[str, nn.Module], ends: dict[str, nn.Module], seen: Sequence[Call]) -> None:
@@ -92,7 +97,8 @@ def _check_end(trial: Trial, layers: dict[str, nn.Module], ends: dict[str, nn.Mo
         if end is None or not torch.equal(call.output, trial.logits):
             continue
         if isinstance(end, PROBABILITIES) or not any(torch.equal(given, call.input.flatten(1)) for given in logits):
-            raise UserError(f"the model ends with {end} ('{call.name}'), not logits; remove it, or name a head")
+            what = f"the model ends with {end} ('{call.name}'), not logits"
+            raise UserError(f"{what}; remove it, or name the last layer by head (--head)")
 
 
 def _doubles(model: nn.Module, trial: Trial, heads: Sequence[Head]) -> bool:
@@ -154,7 +160,8 @@ def _stem(layer: nn.Module, call: Call, trial: Trial) -> Stem:
     output, (height, width) = call.output, trial.size[1:]
     shape = tuple(output.shape)
     if len(output) != len(trial.images) or len(shape) not in (3, 4):
-        raise UserError(f"stem '{call.name}' outputs {shape}, not one feature map per image (crops?); give another")
+        problem = f"stem '{call.name}' outputs {shape}, not one feature map per image (crops?)"
+        raise UserError(f"{problem}; name another by stem (--stem)")
     alike = not isinstance(layer, nn.Linear) and shape[-2] * width == shape[-1] * height
     layout = "NLC" if len(shape) == 3 else "NCHW" if alike or isinstance(layer, nn.Conv2d) else "NHWC"
     positions = output[0].numel() / shape[layout.index("C")]
@@ -162,7 +169,9 @@ def _stem(layer: nn.Module, call: Call, trial: Trial) -> Stem:
     return Stem(call.name, layout, stride, call.input.detach(), direct=torch.equal(call.input, trial.images))
 
 
-def _no_stem(model: nn.Module, found: Sequence[str], seen: Sequence[Call], names: Sequence[str] | None) -> UserError:
+def _no_stem(
+    model: nn.Module, trial: Trial, found: Sequence[str], seen: Sequence[Call], names: Sequence[str] | None
+) -> UserError:
     if detached := [call.name for call in seen if call.input.requires_grad and not call.output.requires_grad]:
         return recomputed(f"'{detached[0]}'")
     if found:
@@ -171,10 +180,14 @@ def _no_stem(model: nn.Module, found: Sequence[str], seen: Sequence[Call], names
         what = f"stem '{', '.join(names)}' does not read the image"
     else:
         what = "the model begins with no convolution or patch embedding"
-    candidates = ", ".join(list(_layers(model))[:NAMED])
-    if not candidates:
-        return UserError(f"{what} (no Conv2d or Linear layer at all), and cannot be wrapped")
-    return UserError(f"{what}; name the first layer by stem (such as {candidates})")
+    layers = _layers(model)
+    with torch.enable_grad():
+        _, all_calls = calls(model, layers, trial.images.clone().requires_grad_().clone())
+    reading = [call for call in all_calls if call.input.requires_grad and call.name not in found]
+    fitting = dict.fromkeys(call.name for call in reading if _encodes(layers[call.name], call.output))
+    if not fitting:
+        return UserError(f"{what}, and no other layer can be its stem; such a model cannot be wrapped")
+    return UserError(f"{what}; name the first layer by stem (--stem), such as {', '.join(list(fitting)[:NAMED])}")
 
 
 def class_dim(layer: nn.Module, output: Tensor, classes: int) -> int:

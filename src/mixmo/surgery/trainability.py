@@ -1,34 +1,34 @@
 """Models that run differently in training: with auxiliary heads, or with layers that are computed a second time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mixmo.models.calls import calls
+from mixmo.models.calls import Call, calls
 from mixmo.surgery.find import class_dim, leaves
 from mixmo.surgery.layers import recomputed
 from mixmo.surgery.probe import Trial
 from mixmo.surgery.wrapped import logits_of
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.eval_mode import modes_kept
+
+MORE = 32  # times the images of a trial, where a model fails on these
 
 
 def make_trainable(model: nn.Module, trial: Trial, stems: Sequence[str], head_given: bool) -> None:
-    """Reject stems that the backward pass recomputes, and auxiliary heads unless the head was given.
+    """Reject models that fail in training, stems that the backward pass recomputes, and auxiliary heads unless named.
 
     Parameters of the auxiliary heads are then frozen: without a part in the loss they would stop distributed training.
     """
     layers = leaves(model)
     with _train_mode(model):
         try:
-            with torch.enable_grad():
-                images = trial.images.clone().requires_grad_()
-                output, seen = calls(model, layers, images.clone())
-        except Exception:  # a model that does not train on two images trains on more
-            return
+            images, output, seen = _training_pass(model, layers, trial.images)
+        except Exception:  # whatever a model raises
+            images, output, seen = _larger_pass(model, layers, trial)
         if again := _computed_again(model, stems, output, images):
             raise recomputed(f"'{again[0]}'")
         others = _auxiliary(output)
@@ -38,11 +38,27 @@ def make_trainable(model: nn.Module, trial: Trial, stems: Sequence[str], head_gi
         heads = [call.name for call in seen if any(class_dim(layers[call.name], call.output, k) for k in counts)]
         names = ", ".join(dict.fromkeys(heads))
         if not head_given:
-            raise UserError(f"the model has several outputs in training, by {names}; name the one to train by head")
+            problem = f"the model has several outputs in training, by {names}"
+            raise UserError(f"{problem}; name the one to train by head (--head)")
         wanted = [p for p in model.parameters() if p.requires_grad]
         used = torch.autograd.grad(logits_of(output).sum(), wanted, allow_unused=True)
         for parameter, gradient in zip(wanted, used, strict=True):
             parameter.requires_grad_(gradient is not None)
+
+
+def _training_pass(model: nn.Module, layers: Mapping[str, nn.Module], images: Tensor) -> tuple[Tensor, Any, list[Call]]:
+    with torch.enable_grad():
+        images = images.clone().requires_grad_()
+        return images, *calls(model, layers, images.clone())
+
+
+def _larger_pass(model: nn.Module, layers: Mapping[str, nn.Module], trial: Trial) -> tuple[Tensor, Any, list[Call]]:
+    """Try a batch that a model can divide, say into ghost batches; auxiliary heads fail on small images with any."""
+    try:
+        return _training_pass(model, layers, trial.images.repeat(MORE, 1, 1, 1))
+    except Exception as error:
+        problem = f"the model runs on images of {trial.size} in eval mode, not in training ({first_line(error)})"
+        raise UserError(f"{problem}; try larger images (size, or --size)") from error
 
 
 @contextmanager

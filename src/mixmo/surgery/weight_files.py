@@ -46,14 +46,29 @@ def fill(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: phrase for name, phrase in found.items() if not name.endswith(COUNTERS)}
 
 
-def check_filled(misfits: Mapping[str, str], heads: Collection[str], count: int) -> None:
-    """Raise an error unless only heads, or the weights in them, did not fit: those of other classes are new."""
+def check_filled(
+    misfits: Mapping[str, str], heads: Collection[str], wanted: Collection[str], given: Collection[str]
+) -> None:
+    """Raise an error unless only heads, or the weights in them, did not fit: those of other classes are new.
+
+    Args:
+        misfits: What `fill` returned.
+        heads: Names of the heads, or of their weights.
+        wanted: Names of the model's tensors.
+        given: Names of the tensors that it was filled with.
+    """
     new = tuple(f"{head}." for head in heads)
-    others = [phrase for name, phrase in misfits.items() if not f"{name}.".startswith(new)]
+    others = {name: phrase for name, phrase in misfits.items() if not f"{name}.".startswith(new)}
     if others:
         more = f"; and {len(others) - NAMED} more" if len(others) > NAMED else ""
-        problem = f"the weights do not fit: {len(others)} of {count} tensors differ"
-        raise UserError(f"{problem} ({'; '.join(others[:NAMED])}{more}); give the weights of this model")
+        kinds = {
+            "missing": len(others.keys() - set(given)),
+            "unexpected": len(others.keys() - set(wanted)),
+            "of another shape": len(others.keys() & set(given) & set(wanted)),
+        }
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+        problem = f"the weights do not fit the model's {len(wanted)} tensors: {counts}"
+        raise UserError(f"{problem} ({'; '.join([*others.values()][:NAMED])}{more}); give the weights of this model")
 
 
 def _read_safetensors(path: Path) -> Any:

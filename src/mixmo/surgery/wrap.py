@@ -87,7 +87,8 @@ def wrap(
             wrap(copy_model(model).double(), members, stem=stem, head=head, size=size, diversity=diversity)
             return net
     found_layers = f"stem '{', '.join(net.stems)}' and head '{', '.join(net.heads)}'"
-    raise UserError(f"with {found_layers} the members do not predict as the model does; name others by stem and head")
+    problem = f"with {found_layers} the members do not predict as the model does"
+    raise UserError(f"{problem}; name others by stem (--stem) and head (--head)")
 
 
 def _names(given: str | Sequence[str] | None) -> Sequence[str] | None:

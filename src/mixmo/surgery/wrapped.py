@@ -97,7 +97,7 @@ class Wrapped(Ensemble):
             functional_call(self.backbone, given, (image_NCHW,), tie_weights=False)
         except Reached as reached:
             return reached.args[0]  # type: ignore[no-any-return]
-        raise UserError(f"the backbone does not call its stem '{stem}' by this name; name another by stem")
+        raise UserError(f"the backbone does not call its stem '{stem}' by this name; name another by stem (--stem)")
 
     def encoders_at(self, stem: str) -> Encoders:
         """Return the M layers of a stem; raise if they were replaced: the other members' images would be lost."""
