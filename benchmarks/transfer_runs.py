@@ -18,6 +18,7 @@ from mixmo.utils.errors import UserError
 FILES = ("start", "teacher", "weights")  # fields of a recipe whose folders are those of one machine
 FACTS |= {
     "cifar100-first": Facts(25_000, 5_000, (3, 32, 32), 50),
+    "cifar100-rest": Facts(25_000, 5_000, (3, 32, 32), 50),
     "cifar100-rest-100": Facts(5_000, 5_000, (3, 32, 32), 50),
     "cifar100-rest-20": Facts(1_000, 5_000, (3, 32, 32), 50),
     "cifar10-100": Facts(1_000, 10_000, (3, 32, 32), 10),
