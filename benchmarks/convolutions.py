@@ -20,7 +20,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mixmo.engine.convolutions import cudnn_benchmark
 from mixmo.kernels.choice import (
     TOLERANCE,
     Call,
@@ -28,6 +27,7 @@ from mixmo.kernels.choice import (
     choose_fp8,
     compile_together,
     correct_times,
+    cudnn_benchmark,
     event_milliseconds,
     fastest,
     graph_milliseconds,

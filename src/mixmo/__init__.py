@@ -21,6 +21,7 @@ _PUBLIC = {  # the public names by module; each is imported when it is first use
     "hub.folder": ("from_pretrained", "push_to_hub", "save_pretrained"),
     "hub.loading": ("load",),
     "hub.shipped": ("shipped",),
+    "inference.compiled": ("compile",),
     "inference.predict": ("predict",),
     "inference.prediction": ("Prediction",),
     "mixing.loss": ("MixMoLoss", "loss"),
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # the same for type checkers
     from mixmo.hub.folder import save_pretrained as save_pretrained
     from mixmo.hub.loading import load as load
     from mixmo.hub.shipped import shipped as shipped
+    from mixmo.inference.compiled import compile as compile
     from mixmo.inference.predict import predict as predict
     from mixmo.inference.prediction import Prediction as Prediction
     from mixmo.mixing.loss import MixMoLoss as MixMoLoss

@@ -55,6 +55,10 @@ def test_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(blocks("deploy.md")[0], names)
     assert names["net"].about.scores == {"top1": 0.81}
     assert names["net"].about.calibration.temperature == 1.5
+    monkeypatch.setattr(torch, "compile", lambda call, **_: call)  # tests/inference/test_compiled.py compiles
+    names["images"] = torch.randn(3, 3, 224, 224)
+    exec(blocks("deploy.md")[1], names)
+    assert names["prediction"].probs.shape == (3, 2)
 
 
 def test_report(runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from mixmo import UserError, data
 from mixmo.cli.app import main
 from mixmo.engine import Runtime, convolutions, train
-from mixmo.engine.convolutions import choose_kernels, layer_shapes
+from mixmo.engine.convolutions import choose_kernels
 from mixmo.engine.distributed import World
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.step_timer import StepTimer
-from mixmo.kernels import ops
+from mixmo.kernels import ops, remembered
 from mixmo.kernels.choice import Choice
 from mixmo.kernels.layer import Conv3x3
 from mixmo.kernels.shapes import Shape
+from mixmo.models.cost import layer_shapes
 from mixmo.recipes import named
 
 CPU = torch.device("cpu")
@@ -37,8 +38,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Shap
     compute: Callable[..., Tensor] = ops.compute
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(convolutions, "available", lambda _: True)
-    monkeypatch.setattr(convolutions, "environment", lambda _: "here")
-    monkeypatch.setattr(convolutions, "choose", choose)
+    monkeypatch.setattr(remembered, "environment", lambda _: "here")
+    monkeypatch.setattr(remembered, "choose", choose)
     monkeypatch.setattr(ops, "compute", lambda direction, kernel, *rest: compute(direction, ops.CUDNN, *rest))
     return seen
 
@@ -94,7 +95,7 @@ def test_what_fails_while_it_is_measured_leaves_cudnn(
     def fail(*_: object) -> Choice:
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr(convolutions, "choose", fail)
+    monkeypatch.setattr(remembered, "choose", fail)
     with pytest.warns(RuntimeWarning, match=r"cannot be timed \(RuntimeError: no kernel image is available\)"):
         net, found = chosen()
     assert found == []

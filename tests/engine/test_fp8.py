@@ -17,6 +17,7 @@ from mixmo.engine.maxima import Maxima
 from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.step import Step
 from mixmo.engine.step_timer import StepTimer
+from mixmo.kernels import remembered
 from mixmo.kernels.choice import Choice
 from mixmo.kernels.layer import Conv3x3FP8
 from mixmo.kernels.ops import CUDNN
@@ -154,8 +155,8 @@ def test_forward_and_input_gradient_are_always_measured(
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(convolutions, "available", lambda _: True)
-    monkeypatch.setattr(convolutions, "environment", lambda _: "here")
-    monkeypatch.setattr(convolutions, "choose", choose)
+    monkeypatch.setattr(remembered, "environment", lambda _: "here")
+    monkeypatch.setattr(remembered, "choose", choose)
     net = fresh_network(RECIPE, data.load("digits"))
     found = choose_kernels(net, (1, 8, 8), 64, "fp8", CPU, World(), auto)
     half = {(direction, dtype) for _, direction, dtype in seen if dtype != E4M3}
@@ -179,11 +180,11 @@ def test_kernels_that_fail_are_no_silent_slowness(
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(convolutions, "available", lambda _: True)
-    monkeypatch.setattr(convolutions, "environment", lambda _: "here")
-    monkeypatch.setattr(convolutions, "choose", choose)
+    monkeypatch.setattr(remembered, "environment", lambda _: "here")
+    monkeypatch.setattr(remembered, "choose", choose)
     net = fresh_network(RECIPE, data.load("digits"))
     with pytest.raises(UserError, match=r"no Triton kernel computes 64 x .*, float8_e4m3fn here"):
         choose_kernels(net, (1, 8, 8), 64, "fp8", CPU, World())
-    remembered = recall("here")
-    assert (len(remembered) > 0) == (failing == "one")
-    assert all(choice.tile for choice in remembered.values())
+    kept = recall("here")
+    assert (len(kept) > 0) == (failing == "one")
+    assert all(choice.tile for choice in kept.values())

@@ -21,6 +21,7 @@ from mixmo.engine.optimizer import make_optimizer
 from mixmo.engine.preflight import check_fit, check_precision
 from mixmo.engine.step import Graph
 from mixmo.engine.step_timer import StepTimer, random_dataset, synchronize
+from mixmo.inference.compiled import compile
 from mixmo.inference.predict import predict_split
 from mixmo.kernels.quantisation import E4M3
 from mixmo.models import multiply_adds
@@ -91,7 +92,8 @@ def benchmark(
         (),
         fp8_peak_tflops=fp8_peak,
     )
-    with Work("measuring", sum(3 + (chosen == single) + foldable(chosen) for chosen in recipes.values())) as work:
+    rows = sum(3 + (chosen == single) + foldable(chosen) * (1 + on_gpu) for chosen in recipes.values())
+    with Work("measuring", rows) as work:
         for name, chosen in recipes.items():
             check_fit(chosen, dataset)
             timer = StepTimer(chosen, dataset, device, compiled, kernels)
@@ -115,6 +117,9 @@ def timer_rows(timer: StepTimer, meter: "Meter") -> Iterator[Row]:
     if foldable(recipe):
         folded = fold(timer.net)
         yield meter("prediction, folded", lambda: predict(folded), test)
+        if timer.device.type == "cuda":
+            fast = compile(timer.net, precision=recipe.precision, size=recipe.seen(dataset.size))
+            yield meter("prediction, folded, compiled", lambda: predict(fast), test)
 
 
 def foldable(recipe: Recipe) -> bool:

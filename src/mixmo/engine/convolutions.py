@@ -1,9 +1,6 @@
 """The kernels of a network's 3x3 convolutions in training: chosen before the first step, set in place."""
 
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,21 +8,21 @@ from torch import nn
 
 from mixmo.engine.distributed import World
 from mixmo.engine.optimizer import end_names
-from mixmo.kernels.choice import Choice, choose
+from mixmo.kernels.choice import Choice
 from mixmo.kernels.devices import available
-from mixmo.kernels.layer import Kernels, set_fp8, set_kernels, shape_of
+from mixmo.kernels.layer import Kernels, set_fp8, set_kernels
 from mixmo.kernels.norm_relu import set_norm_relu, sums_are_right
 from mixmo.kernels.ops import CUDNN
 from mixmo.kernels.quantisation import E4M3
-from mixmo.kernels.remembered import Key, environment, name_of, recall, remember
+from mixmo.kernels.remembered import Key, choices, name_of
 from mixmo.kernels.shapes import Shape
 from mixmo.kernels.stem import stem_is_right
 from mixmo.models import Ensemble
-from mixmo.models.cost import layer_calls
+from mixmo.models.cost import layer_calls, layer_shapes
 from mixmo.surgery.layers import Encoders
 from mixmo.utils.device import HALF
-from mixmo.utils.errors import UserError, first_line
-from mixmo.utils.progress import say, track
+from mixmo.utils.errors import UserError
+from mixmo.utils.progress import say
 
 DIRECTIONS = ("forward", "input", "weight")
 
@@ -114,46 +111,6 @@ def fp8_layers(net: Ensemble, shapes: dict[str, Shape]) -> set[str]:
     """Return the names of the layers to compute in fp8: not those of the encoders, which read pixels."""
     stems, _ = end_names(net)
     return {name for name, shape in shapes.items() if shape.supported_in_fp8 and not name.startswith(stems)}
-
-
-def layer_shapes(net: Ensemble, size: tuple[int, int, int], batch: int) -> dict[str, Shape]:
-    """Return the shape of each convolution that the kernels can compute, by the name of its layer."""
-    shapes: dict[str, Shape] = {}
-    for layer, call in layer_calls(net, size):
-        if call.input.dim() == 4 and (shape := shape_of(layer, (batch, *call.input.shape[1:]))):
-            shapes.setdefault(call.name, shape)
-    return shapes
-
-
-def choices(keys: list[Key], device: torch.device) -> dict[Key, Choice]:
-    """Recall the choices, and measure those that are missing; return none if that fails.
-
-    What no kernel could compute is measured again the next time: there may have been too little memory.
-    """
-    try:
-        where = environment(device)
-        known = recall(where)
-        missing = [key for key in keys if name_of(key) not in known]
-        with cudnn_benchmark():
-            measured = {name_of(key): choose(*key, device) for key in track(missing, "choosing convolution kernels")}
-        if found := {name: choice for name, choice in measured.items() if choice.tile is not None}:
-            remember(where, found)
-    except Exception as error:  # whatever a compiler or a driver raises: cuDNN can do all of it
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        warnings.warn(f"the Triton kernels cannot be timed ({reason}); cuDNN is used", RuntimeWarning, stacklevel=2)
-        return {}
-    return {key: (known | measured)[name_of(key)] for key in keys}
-
-
-@contextmanager
-def cudnn_benchmark() -> Iterator[None]:
-    """Let cuDNN search for its fastest algorithms, as the compiled step does."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def summary(found: list[Convolutions]) -> str:

@@ -11,7 +11,7 @@ from mixmo.engine.distributed import World
 from mixmo.engine.records import dataset_record
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.source import held_out_rows
-from mixmo.kernels.devices import available
+from mixmo.kernels.devices import check_fp8
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import grid
 from mixmo.models import Ensemble, training_bytes
@@ -46,12 +46,8 @@ def check_classes(recipe: Recipe, dataset: Dataset) -> None:
 
 def check_precision(recipe: Recipe, device: torch.device) -> None:
     """Raise an error if the device cannot compute in the recipe's precision."""
-    if recipe.precision != "fp8" or (available(device) and torch.cuda.get_device_capability(device) >= (8, 9)):
-        return
-    raise UserError(
-        "precision = fp8 needs Triton and an NVIDIA GPU of compute capability 8.9 or higher (Ada, Hopper or newer); "
-        f"device {device} here has not; take precision = bf16"
-    )
+    if recipe.precision == "fp8":
+        check_fp8(device)
 
 
 def check_mask(recipe: Recipe, net: Ensemble, size: tuple[int, int, int]) -> None:

@@ -13,6 +13,7 @@ from mixmo.exporters import onnx
 from mixmo.exporters.file_metadata import Metadata, check_statistics
 from mixmo.exporters.graph import Deployed
 from mixmo.exporters.write import accuracy, compare, prepared, run, write
+from mixmo.inference.compiled import check_uncompiled
 from mixmo.models.metadata import check_names
 from mixmo.models.network import Ensemble
 from mixmo.storage.files import staging_folder
@@ -110,6 +111,7 @@ def export(
     path = check_path("path", path)
     check_target(path, precision, overwrite)
     net = unwrap_ensemble(net)
+    check_uncompiled(net)
     known = net.about
     fitted = (known and known.calibration) or Calibration()
     if known is not None:

@@ -2,9 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -163,6 +163,17 @@ def operands_fp8(shape: Shape, direction: str, device: torch.device, count: int 
     if direction == "forward":
         return [forward_operands(x, weight) for x, weight, _ in each]
     return [input_operands(dy, weight, dy.abs().amax().float()) for _, weight, dy in each]
+
+
+@contextmanager
+def cudnn_benchmark() -> Iterator[None]:
+    """Let cuDNN search for its fastest algorithms, as the compiled step does."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def graph_milliseconds(calls: Sequence[Call]) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from mixmo.utils.errors import first_line
+from mixmo.utils.errors import UserError, first_line
 
 TRITON = importlib.util.find_spec("triton") is not None
 TOLERANCE = 1e-2  # relative error: bfloat16 has 8 bits
@@ -19,6 +19,13 @@ def available(device: torch.device) -> bool:
     if device.type != "cuda" or not torch.version.cuda or not TRITON:
         return False
     return torch.cuda.get_device_properties(device).major >= 8  # which torch.compile can trace
+
+
+def check_fp8(device: torch.device) -> None:
+    """Raise an error if the kernels cannot compute in fp8 on this device."""
+    if not (available(device) and torch.cuda.get_device_capability(device) >= (8, 9)):
+        needed = "Triton and an NVIDIA GPU of compute capability 8.9 or higher (Ada, Hopper or newer)"
+        raise UserError(f"precision = fp8 needs {needed}; device {device} here has not; take precision = bf16")
 
 
 @functools.cache

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mixmo.kernels.fp8 import Convolution
+from mixmo.kernels.fp8 import Convolution, conv3x3_fp8
 from mixmo.kernels.ops import conv3x3
+from mixmo.kernels.quantisation import quantised_input, quantised_weights
 from mixmo.kernels.shapes import Shape
 
 
@@ -52,6 +53,27 @@ class Conv3x3FP8(Conv3x3):
         return y
 
 
+class FrozenConv3x3FP8(nn.Module):
+    """A 3x3 convolution in fp8 for predictions: its weights are stored in e4m3, with a scale for each output channel.
+
+    `kernel` is "cudnn" (torch's convolution of the dequantised operands), or the name of a tile.
+    """
+
+    weight: Tensor
+    scale: Tensor
+
+    def __init__(self, layer: nn.Conv2d, kernel: str) -> None:
+        super().__init__()
+        self.stride, self.padding, self.kernel = layer.stride[0], int(layer.padding[0]), kernel
+        weight8, scale = quantised_weights(layer.weight.detach())
+        self.register_buffer("weight", weight8)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = conv3x3_fp8(quantised_input(x), self.weight, self.scale, self.stride, self.padding, self.kernel)
+        return y
+
+
 def set_kernels(layer: nn.Conv2d, shape: Shape, dtype: torch.dtype, kernels: Kernels) -> None:
     """Let the layer compute training batches of this shape in `dtype` by these kernels; parameters keep their names."""
     layer.__class__ = Conv3x3
@@ -70,7 +92,9 @@ def set_fp8(layer: nn.Conv2d, shape: Shape, kernels: Kernels) -> None:
 
 def shape_of(layer: nn.Module, x: tuple[int, int, int, int]) -> Shape | None:
     """Return the shape of the layer's convolution on inputs of a size (N, C, H, W), if the kernels can compute it."""
-    if type(layer) is not nn.Conv2d or layer.kernel_size != (3, 3) or layer.bias is not None:
+    if not (type(layer) is nn.Conv2d or isinstance(layer, Conv3x3)):
+        return None
+    if layer.kernel_size != (3, 3) or layer.bias is not None:
         return None
     (stride, across), padding = layer.stride, layer.padding
     plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"

@@ -29,8 +29,7 @@ class Operands(NamedTuple):
 
 def forward_operands(x: Tensor, weight: Tensor) -> Operands:
     """Return x8, in channels_last, and the weights (K, C, 3, 3) with a scale for each output channel."""
-    x8 = saturated(x, E4M3).contiguous(memory_format=torch.channels_last)
-    return Operands(x8, *quantised_weights(weight))
+    return Operands(quantised_input(x), *quantised_weights(weight))
 
 
 def input_operands(dy: Tensor, weight: Tensor, maximum: Tensor) -> Operands:
@@ -44,6 +43,11 @@ def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return x in fp8: too large numbers become the largest one, but infinity becomes NaN, which is to be noticed."""
     largest = LARGEST[dtype]
     return x.clamp(-largest, largest).masked_fill(x.isinf(), torch.nan).to(dtype)
+
+
+def quantised_input(x: Tensor) -> Tensor:
+    """Return x in e4m3, in channels_last."""
+    return saturated(x, E4M3).contiguous(memory_format=torch.channels_last)
 
 
 def quantised_weights(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,16 +7,18 @@ read or written, the choices are measured again.
 import hashlib
 import json
 import os
+import warnings
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from mixmo.kernels.choice import Choice
+from mixmo.kernels.choice import Choice, choose, cudnn_benchmark
 from mixmo.kernels.shapes import Shape
 from mixmo.storage.files import atomic_write
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, first_line
+from mixmo.utils.progress import track
 
 Key = tuple[Shape, str, torch.dtype]  # with the direction
 
@@ -34,6 +36,26 @@ def environment(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device)
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, Triton {triton.__version__}"
     return f"{name}, {versions}, kernels {kernels}"
+
+
+def choices(keys: list[Key], device: torch.device) -> dict[Key, Choice]:
+    """Recall the choices, and measure those that are missing; return none if that fails.
+
+    What no kernel could compute is measured again the next time: there may have been too little memory.
+    """
+    try:
+        where = environment(device)
+        known = recall(where)
+        missing = [key for key in keys if name_of(key) not in known]
+        with cudnn_benchmark():
+            measured = {name_of(key): choose(*key, device) for key in track(missing, "choosing convolution kernels")}
+        if found := {name: choice for name, choice in measured.items() if choice.tile is not None}:
+            remember(where, found)
+    except Exception as error:  # whatever a compiler or a driver raises: cuDNN can do all of it
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        warnings.warn(f"the Triton kernels cannot be timed ({reason}); cuDNN is used", RuntimeWarning, stacklevel=2)
+        return {}
+    return {key: (known | measured)[name_of(key)] for key in keys}
 
 
 def recall(environment: str) -> dict[str, Choice]:

@@ -8,6 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
+from mixmo.kernels.layer import shape_of
+from mixmo.kernels.shapes import Shape
 from mixmo.models.calls import Call, calls
 from mixmo.models.network import Ensemble, Network
 
@@ -51,6 +53,15 @@ def training_bytes(net: Ensemble, size: tuple[int, int, int], batch: int, precis
 def layer_calls(net: Ensemble, size: tuple[int, int, int]) -> list[tuple[nn.Module, Call]]:
     """Every layer and its call for one image."""
     return _one_pass(net, size)[0]
+
+
+def layer_shapes(net: Ensemble, size: tuple[int, int, int], batch: int) -> dict[str, Shape]:
+    """Return the shape of each convolution that the kernels can compute, by the name of its layer."""
+    shapes: dict[str, Shape] = {}
+    for layer, call in layer_calls(net, size):
+        if call.input.dim() == 4 and (shape := shape_of(layer, (batch, *call.input.shape[1:]))):
+            shapes.setdefault(call.name, shape)
+    return shapes
 
 
 def _one_pass(net: Ensemble, size: tuple[int, int, int]) -> tuple[list[tuple[nn.Module, Call]], int]:

@@ -18,6 +18,7 @@ on_cpu = _default_cpu()
 
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+PRECISIONS = ("fp32", *HALF)
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
