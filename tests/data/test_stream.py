@@ -4,6 +4,7 @@ import multiprocessing
 import random
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,6 +186,42 @@ def test_a_class_without_a_readable_image_is_an_error(root: Path, workers: int, 
     with pytest.raises(UserError, match=rf"none of the {count} images of class 'cat' in train-12 .*cat/0\.png"):
         read(images, [[0, count]])
     assert not images.unreadable, "none was replaced"
+
+
+def test_files_that_come_back_are_used_again(root: Path) -> None:
+    """A class is lost only if none of its files can be read now."""
+    images = files(root)
+    cats = [root / "train" / "cat" / f"{number}.png" for number in range(7)]
+    contents = [path.read_bytes() for path in cats]
+    for path in cats[:-1]:
+        path.write_bytes(b"not an image")
+    with pytest.warns(SkippedImages, match="6 of the 14 images"):
+        (before,) = read(images, [[0, 1]])
+    for path, content in zip(cats, contents, strict=True):
+        path.write_bytes(content)
+    cats[-1].write_bytes(b"not an image")
+    with pytest.warns(SkippedImages, match="7 of the 14 images"):
+        (after,) = read(images, [[6, 0]])
+    assert torch.equal(before.resident[0], before.resident[1])
+    assert torch.equal(after.resident[0], after.resident[1]), "cat/0 is the next one after the last"
+    assert not torch.equal(after.resident[0], before.resident[0])
+
+
+def test_a_long_damaged_stretch_is_searched_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, tried = files(root), []
+    for number in range(6):
+        (root / "train" / "cat" / f"{number}.png").write_bytes(b"not an image")
+
+    def decode(path: str, size: int) -> Any:
+        tried.append(Path(path).name)
+        return original(path, size)
+
+    original = stream.decode
+    monkeypatch.setattr(stream, "decode", decode)
+    with pytest.warns(SkippedImages):
+        read(images, 2 * [[0], [1], [2]])
+    replaced = [name for name in tried if name not in {"0.png", "1.png", "2.png"}]
+    assert replaced == ["3.png", "4.png", "5.png", *["6.png"] * 6]
 
 
 def test_a_lost_disk_is_an_error(root: Path) -> None:

@@ -108,6 +108,24 @@ def test_encodings_and_gradients_agree_with_float64(case: Case, kind: str, bias:
         assert_near(ours, theirs)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gradient_penalty_agrees_with_float64(bias: bool) -> None:
+    """The gradient of the squared gradients of a sum of squares."""
+    case = CASES[0]
+    given = operands(case, "cut", bias)
+    exact = given.double()
+    results = []
+    for each, y in (
+        (given, mixed_stem(*given[:4], case.stride, case.padding)),
+        (exact, reference(exact, case)),
+    ):
+        parameters = each.weights + each.biases
+        first = torch.autograd.grad((y * each.dy).float().square().mean(), parameters, create_graph=True)
+        results.append(torch.autograd.grad(sum(one.float().square().mean() for one in first), parameters))
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours - theirs).norm() / theirs.norm() < 5e-3
+
+
 @pytest.mark.parametrize("pixels", [16, 32, 256])
 def test_other_tiles_compute_the_same(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tile = stem_kernels.StemTile(pixels, 4, 2, 8)

@@ -126,7 +126,7 @@ def test_a_library_that_is_not_installed_is_named(library: str, monkeypatch: pyt
         ("timm/test_vit", (3, 40, 40), r"no images of \(3, 40, 40\).*divisible by patch size.*another size"),
         ("torchvision/maxvit_t", (3, 32, 32), r"no images of \(3, 32, 32\)"),
         ("torchvision/resnet18", (1, 32, 32), "3 channels and the images have 1"),
-        ("torchvision/inception_v3", (3, 75, 75), "in eval mode, not in training .*; try larger images"),
+        ("torchvision/inception_v3", (3, 75, 75), "in eval mode, not in training .*; give larger images"),
     ],
 )
 def test_images_that_a_model_does_not_take(name: str, size: tuple[int, int, int], word: str) -> None:

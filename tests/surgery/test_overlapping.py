@@ -62,6 +62,20 @@ def test_stems_that_differ_encode_each_image() -> None:
     assert not eligible([stem(), nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False)])
 
 
+def test_functional_transforms_are_computed_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "mixed_windows", lambda *_: pytest.fail("custom operators do not support torch.func"))
+    model = nn.Sequential(stem(), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    net = mixmo.wrap(model, members=2, size=(3, 9, 8)).train()
+    mix = mixmo.Mixer("cut", stride=net.stride)(torch.randn(4, 3, 9, 8), torch.arange(4))
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.func.functional_call(net, parameters, (mix,)).float().square().mean()
+
+    found = torch.func.grad(loss)({name: each.detach() for name, each in net.named_parameters()})
+    assert all(each.isfinite().all() for each in found.values())
+
+
 def test_a_single_member_encodes_its_image() -> None:
     assert not eligible([stem()], coefficients=COEFFICIENTS[:1])
 

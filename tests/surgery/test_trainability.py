@@ -1,5 +1,8 @@
 """Models that run differently in training: with activation checkpointing, or with batches that they divide."""
 
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -106,19 +109,44 @@ def test_checkpoint_wrappers_behind_the_stem_give_the_same_gradients():
 
 
 class Ghosts(nn.Module):
-    """Normalises groups of four images in training."""
+    """Normalises groups of images in training."""
 
-    def __init__(self) -> None:
+    def __init__(self, each: int) -> None:
         super().__init__()
+        self.each = each
         self.stem, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        groups = x.unflatten(0, (-1, 4)) if self.training else x[None]
+        groups = x.unflatten(0, (-1, self.each)) if self.training else x[None]
         return self.head(torch.cat([self.norm(group) for group in groups]).mean((2, 3)))
 
 
 def test_a_model_that_divides_its_batches_in_training_can_be_wrapped() -> None:
-    net = mixmo.wrap(Ghosts(), members=2).train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net = mixmo.wrap(Ghosts(4), members=2).train()
     mix = mixmo.Mixer("cut", stride=net.stride)(torch.randn(8, *net.size), torch.arange(8) % 5)
     assert net(mix).shape == (2, 8, 5)
+
+
+def test_a_model_that_fails_on_trial_images_in_training_is_wrapped_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"failed on random images in training mode \(.*48.*\).* is not known"):
+        net = mixmo.wrap(Ghosts(48), members=2).train()
+    mix = mixmo.Mixer("cut", stride=net.stride)(torch.randn(48, *net.size), torch.arange(48) % 5)
+    assert net(mix).shape == (2, 48, 5)
+
+
+def test_synchronised_normalisation_can_be_wrapped_while_processes_are_connected(tmp_path: Path) -> None:
+    """As a user does who wraps a model in a distributed program, before it moves to the GPU."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.SyncBatchNorm(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            net = mixmo.wrap(model, members=2)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert all(layer.training for layer in net.modules())

@@ -42,6 +42,7 @@ class Files:
     device: torch.device = CPU  # where batches go
     workers: int = 0  # processes that decode; 0: this one does
     unreadable: set[str] = field(default_factory=set)  # found so far, by this and by its parts
+    replacements: dict[int, int] = field(default_factory=dict)  # the numbers of files that took the place of others
 
     @property
     def shape(self) -> torch.Size:
@@ -58,7 +59,8 @@ class Files:
     def __getitem__(self, numbers: Tensor) -> "Files":
         """Select some of the files; one that cannot be read is replaced by another of the selection."""
         numbers = numbers.cpu()
-        return replace(self, samples=[self.samples[i] for i in numbers.tolist()], labels=self.labels[numbers])
+        samples = [self.samples[i] for i in numbers.tolist()]
+        return replace(self, samples=samples, labels=self.labels[numbers], replacements={})
 
     def to(self, device: torch.device | str, workers: int | None = None) -> "Files":
         """Return the same files, whose batches will go to `device`."""
@@ -107,7 +109,7 @@ class Files:
         finally:
             if len(self.unreadable) > before:
                 warnings.warn(
-                    f"{len(self.unreadable)} of the {len(self)} images of {self.name} in {self.root} cannot be read "
+                    f"{len(self.unreadable)} of the {len(self)} images of {self.name} in {self.root} could not be read "
                     f"and were replaced by others of their classes: {some(sorted(self.unreadable))}",
                     SkippedImages,
                     stacklevel=2,
@@ -141,20 +143,27 @@ class Files:
             yield images, numbers.popleft(), failed
 
     def _replacement(self, number: int) -> Tensor:
-        """Return the next image of the same class that can be read, in place of one that cannot."""
+        """Return the next image of the same class that can be read, in place of one that cannot.
+
+        Files that could not be read before are tried last: they may have come back.
+        """
         alike = torch.nonzero(self.labels == self.labels[number]).flatten()
-        failed = {self.samples[number].path}
-        for other in alike.roll(-1 - int((alike == number).nonzero()))[:-1].tolist():
-            path = self.samples[other].path
-            if path in self.unreadable:
-                continue
-            try:
-                image = torch.from_numpy(decode(path, self.size).copy())
-            except Exception:  # PIL raises nearly anything on a damaged file
-                failed.add(path)
-            else:
-                self.unreadable.update(failed)
-                return image
+        start, failed = int((alike == number).nonzero()), {self.samples[number].path}
+        for again in (False, True):
+            for step in range(1, len(alike)):
+                other = int(alike[(start + step) % len(alike)])
+                other = other if again else self.replacements.get(other, other)
+                path = self.samples[other].path
+                if path in failed or (path in self.unreadable) != again:
+                    continue
+                try:
+                    image = torch.from_numpy(decode(path, self.size).copy())
+                except Exception:  # PIL raises nearly anything on a damaged file
+                    failed.add(path)
+                else:
+                    self.unreadable.update(failed)
+                    self.replacements[number] = other
+                    return image
         what = f"the {len(alike)} images of class {quoted(self.samples[number].label)} in {self.name} of {self.root}"
         paths = some([self.samples[i].path for i in alike.tolist()])
         raise UserError(f"none of {what} can be read ({paths}); check the disk and the files, or remove the class")

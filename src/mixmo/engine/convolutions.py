@@ -99,10 +99,11 @@ def choose_kernels(
     return found
 
 
-def set_stems(net: Ensemble, kernels: str, device: torch.device) -> None:
+def set_stems(net: Ensemble, kernels: str, precision: str, device: torch.device) -> None:
     """Let cuDNN compute the stems of a wrapped backbone, if chosen or if their kernel does not work."""
     stems = [layer for layer in net.modules() if isinstance(layer, Encoders)]
-    by_kernel = kernels == "auto" and available(device) and bool(stems) and stem_is_right(device)
+    tried = kernels == "auto" and precision in HALF and available(device) and bool(stems)
+    by_kernel = tried and stem_is_right(device)
     for layer in stems:
         layer.by_kernel = by_kernel
 

@@ -34,7 +34,8 @@ def estimate(recipe: Recipe, facts: Facts, device: torch.device, measure: bool =
     if not measure:
         return Estimate(name, schedule.steps, schedule.steps_per_epoch, 0.0, None)
     few = facts._replace(samples=2 * recipe.batch_size, tested=2)
-    timer = StepTimer(recipe, random_dataset(recipe.dataset, few, device), device, compiled=device.type == "cuda")
+    compiled, dataset = device.type == "cuda", random_dataset(recipe.dataset, few, device)
+    timer = StepTimer(recipe, dataset, device, compiled, kernels="cudnn")  # choosing would take longer than the rest
     began, first = time.monotonic(), 5 if device.type == "cuda" else 1
     with Work("warm-up steps"):
         for _ in range(first):

@@ -35,7 +35,7 @@ class StepTimer:
             self.convolutions = choose_kernels(
                 self.net, recipe.seen(dataset.size), batch, recipe.precision, device, World(), auto
             )
-        set_stems(self.net, kernels, device)
+        set_stems(self.net, kernels, recipe.precision, device)
         self.batches = Batches(recipe, dataset, dataset.train, net=self.net)
         self.step = Step(
             self.net,

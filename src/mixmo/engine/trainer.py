@@ -107,7 +107,7 @@ class Trainer:
             seen, parts = recipe.seen(self.dataset.size), parts_of(part, recipe)
             size, auto = parts[0].stop - parts[0].start, runtime.kernels == "auto"
             choose_kernels(self.net, seen, size, recipe.precision, device, self.world, auto)
-        set_stems(self.net, runtime.kernels, device)
+        set_stems(self.net, runtime.kernels, recipe.precision, device)
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
         check_progress(self.state, self.schedule, run)
         if teacher is not None:

@@ -131,6 +131,21 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
 mixed_convolution.register_autograd(_backward, setup_context=_keep)
 
 
+def _keep_of_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    dy, images, _, coefficients, ctx.stride = inputs
+    ctx.save_for_backward(images, coefficients)
+    _, *ctx.size = dy.shape
+
+
+def _backward_of_gradient(ctx: Any, ddw: Tensor) -> tuple[Any, ...]:
+    """dw is linear in dy as y is in w: the gradient by dy is the convolution with ddw."""
+    (images, coefficients), (k, h, w) = ctx.saved_tensors, ctx.size
+    return mixed_convolution(images, ddw, None, coefficients, ctx.stride, h, w, k), None, None, None, None
+
+
+mixed_convolution_weight_gradient.register_autograd(_backward_of_gradient, setup_context=_keep_of_gradient)
+
+
 @functools.cache
 def stem_is_right(device: torch.device) -> bool:
     """Whether the kernels run on this device, and agree with torch's convolutions on small images; else warn."""

@@ -21,6 +21,8 @@ def overlapping_windows(copies: Sequence[nn.Module], images: Sequence[Tensor], c
         return False
     if len(copies) < 2 or not first.training:
         return False
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return False  # custom operators do not support torch.func
     if any(given.requires_grad for given in (*images, coefficients)):
         return False
     if first.in_channels > CHANNELS or max(first.kernel_size) > LARGEST:

@@ -1,5 +1,6 @@
 """Models that run differently in training: with auxiliary heads, or with layers that are computed a second time."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -16,6 +17,7 @@ from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.eval_mode import modes_kept
 
 MORE = 32  # times the images of a trial, where a model fails on these
+LARGER = (2, 4)  # times the size of its images, likewise
 
 
 def make_trainable(model: nn.Module, trial: Trial, stems: Sequence[str], head_given: bool) -> None:
@@ -25,10 +27,10 @@ def make_trainable(model: nn.Module, trial: Trial, stems: Sequence[str], head_gi
     """
     layers = leaves(model)
     with _train_mode(model):
-        try:
-            images, output, seen = _training_pass(model, layers, trial.images)
-        except Exception:  # whatever a model raises
-            images, output, seen = _larger_pass(model, layers, trial)
+        trained = _training_pass(model, layers, trial)
+        if trained is None:
+            return
+        images, output, seen = trained
         if again := _computed_again(model, stems, output, images):
             raise recomputed(f"'{again[0]}'")
         others = _auxiliary(output)
@@ -46,19 +48,36 @@ def make_trainable(model: nn.Module, trial: Trial, stems: Sequence[str], head_gi
             parameter.requires_grad_(gradient is not None)
 
 
-def _training_pass(model: nn.Module, layers: Mapping[str, nn.Module], images: Tensor) -> tuple[Tensor, Any, list[Call]]:
-    with torch.enable_grad():
-        images = images.clone().requires_grad_()
-        return images, *calls(model, layers, images.clone())
+def _training_pass(
+    model: nn.Module, layers: Mapping[str, nn.Module], trial: Trial
+) -> tuple[Tensor, Any, list[Call]] | None:
+    """Return images, the model's output for them in training mode, and its calls; None, with a warning, if it fails.
 
+    A batch of more images is tried too, which a model can divide, say into ghost batches.
 
-def _larger_pass(model: nn.Module, layers: Mapping[str, nn.Module], trial: Trial) -> tuple[Tensor, Any, list[Call]]:
-    """Try a batch that a model can divide, say into ghost batches; auxiliary heads fail on small images with any."""
-    try:
-        return _training_pass(model, layers, trial.images.repeat(MORE, 1, 1, 1))
-    except Exception as error:
-        problem = f"the model runs on images of {trial.size} in eval mode, not in training ({first_line(error)})"
-        raise UserError(f"{problem}; try larger images (size, or --size)") from error
+    Raises:
+        UserError: If it trains on larger images only, as with auxiliary heads.
+    """
+
+    problems: list[str] = []
+
+    def on(images: Tensor) -> tuple[Tensor, Any, list[Call]] | None:
+        try:
+            with torch.enable_grad():
+                images = images.clone().requires_grad_()
+                return images, *calls(model, layers, images.clone())
+        except Exception as error:  # whatever a model raises
+            problems.append(first_line(error))
+            return None
+
+    if found := on(trial.images) or on(trial.images.repeat(MORE, 1, 1, 1)):
+        return found
+    if any(on(torch.nn.functional.interpolate(trial.images, scale_factor=factor)) for factor in LARGER):
+        problem = f"the model runs on images of {trial.size} in eval mode, not in training ({problems[0]})"
+        raise UserError(f"{problem}; give larger images (size, or --size)")
+    unknown = "whether its backward pass recomputes its stem, or it has auxiliary heads, is not known"
+    warnings.warn(f"the model failed on random images in training mode ({problems[0]}); {unknown}", stacklevel=4)
+    return None
 
 
 @contextmanager
@@ -67,6 +86,9 @@ def _train_mode(model: nn.Module) -> Iterator[None]:
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with modes_kept(model):
         model.train()
+        for layer in model.modules():
+            if isinstance(layer, nn.SyncBatchNorm):  # would need the other processes, and a GPU
+                layer.eval()
         try:
             yield
         finally:
