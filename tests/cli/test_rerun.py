@@ -1,8 +1,10 @@
 """`mixmo rerun` trains a recipe again and compares."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,12 +36,17 @@ def run(trained: Run, tmp_path: Path) -> Run:
     return Run.open(shutil.copytree(trained.path, tmp_path / "run"))
 
 
-def elsewhere(run: Run) -> None:
-    """Let the run have been trained with another torch."""
+def change(run: Run, changed: dict[str, Any]) -> None:
+    """Let the run have been made in another environment."""
     for path in run.network_paths():
         environment = json.loads((path / "environment.json").read_text())
-        (path / "environment.json").write_text(json.dumps({**environment, "torch": "2.11.0"}))
+        (path / "environment.json").write_text(json.dumps({**environment, **changed}))
         (path / checksums.NAME).unlink()
+
+
+def elsewhere(run: Run) -> None:
+    """Let the run have been trained with another torch."""
+    change(run, {"torch": "2.11.0"})
 
 
 def test_a_rerun_is_identical_on_the_same_machine(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +107,49 @@ def test_on_another_kind_of_device_the_step_is_compiled_as_it_is_there_by_defaul
     monkeypatch.setattr("mixmo.cli.rerun.train", lambda _, __, runtime: runtimes.append(runtime) or run)
     assert main(["rerun", str(run.path), "--quiet", "--device", "cpu"]) == 0
     assert [(runtime.compile, runtime.score_every) for runtime in runtimes] == [(None, 2)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        ({"options": {"logger": "http.server.test"}}, "unknown option 'logger'; there are: compact, compile, kernels"),
+        ({"options": {"data": "/etc"}}, "unknown option 'data'"),
+        ({"options": {"on_NaN": "stop"}}, "did you mean 'on_nan'?"),
+        ({"options": {"on_nan": "forget"}}, "unknown on_nan 'forget'"),
+        ({"options": {"score_every": 0}}, "score_every = 0; it must be int >= 1"),
+        ({"options": {"compact": "yes"}}, "compact = 'yes'; it must be bool"),
+        ({"options": {"compile": 1}}, "compile = 1; it must be bool | None"),
+        ({"options": ["logger"]}, "options = ['logger']; give an object"),
+        ({"threads": "x"}, "threads = 'x'; give a whole number"),
+        ({"threads": -1}, "threads = -1; give a whole number"),
+        ({"threads": 2.5}, "threads = 2.5; give a whole number"),
+        ({"threads": None}, "threads = None; give a whole number"),
+        ({"device": None}, "device = None; give the type of a device"),
+        ({"device": ["cpu"]}, "device = ['cpu']; give the type of a device"),
+        ({"device": "cpu\n\x1b[31m"}, "device = 'cpu\\n\\x1b[31m'; give the type of a device"),
+        ({"device": "hpu"}, "device 'hpu' cannot be used here"),
+    ],
+)
+def test_what_a_run_does_not_record_is_an_error_before_the_training(
+    run: Run, changed: dict[str, Any], part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """environment.json may be a stranger's: a logger, for example, would be imported and called."""
+    change(run, changed)
+    monkeypatch.setattr("mixmo.engine.loggers.made", lambda *_: pytest.fail("a logger was made"))
+    monkeypatch.setattr("mixmo.engine.training.Trainer", lambda *_, **__: pytest.fail("it was trained"))
+    assert main(["rerun", str(run.path), "--quiet"]) == 2
+    said = capsys.readouterr().err.rstrip("\n")
+    assert part in said
+    assert said.isprintable()
+
+
+def test_a_rerun_takes_no_more_threads_than_there_are_cores(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(run, {"threads": 100_000_000})
+    taken = list[int]()
+    monkeypatch.setattr("torch.set_num_threads", taken.append)
+    monkeypatch.setattr("mixmo.cli.rerun.train", lambda *_: run)
+    assert main(["rerun", str(run.path), "--quiet"]) == 0
+    assert taken == [max(os.cpu_count() or 1, torch.get_num_threads())]
 
 
 def test_an_unfinished_run_is_an_error(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

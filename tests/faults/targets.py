@@ -24,6 +24,7 @@ from mixmo.data import cifar
 from mixmo.data.corrupted import corrupted
 from mixmo.data.extract import unpack
 from mixmo.engine import Runtime, train
+from mixmo.engine.recorded import read_recorded
 from mixmo.inference.preparation import read_images
 from mixmo.models.metadata import About
 from mixmo.recipes import Recipe, named
@@ -91,9 +92,10 @@ def _make_run(folder: Path) -> None:
 
 def _read_run(folder: Path, file: Path) -> None:
     run = Run.open(folder / "run")
-    if file.name in ("metrics.jsonl", "environment.json", "logits-last.safetensors"):
+    if file.name == "environment.json":
+        Runtime(**read_recorded(run).options)
+    elif file.name in ("metrics.jsonl", "logits-last.safetensors"):
         run.read_metrics()
-        run.read_environment()
         run.read_logits()
     else:
         mixmo.load(run.path)

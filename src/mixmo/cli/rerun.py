@@ -9,6 +9,7 @@ import torch
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.console import grid, number, print_line, print_table
 from mixmo.engine import Runtime, train
+from mixmo.engine.recorded import read_recorded
 from mixmo.evaluation.reproducibility import RunDifference, compare_trainings
 from mixmo.runs.directory import Run
 from mixmo.utils.errors import UserError
@@ -31,12 +32,11 @@ def main(arguments: list[str]) -> None:
     if not run.is_finished():
         raise UserError(f"{run.path} is unfinished; `mixmo train --resume --out {run.path}` completes it")
     run.read_logits()  # a published run may lack them: found before the training rather than after it
-    known = run.open_networks()[0].read_environment()
-    if known["device"] == "cpu":
-        torch.set_num_threads(known["threads"])
-    device = parsed.device or known["device"]
-    options = known.get("options", {})
-    if device.partition(":")[0] != known["device"]:  # another kind of device compiles or not as it does by default
+    known = read_recorded(run)
+    if known.device == "cpu":
+        torch.set_num_threads(known.threads)
+    device, options = parsed.device or known.device, known.options
+    if device.partition(":")[0] != known.device:  # another kind of device compiles or not as it does by default
         options = {**options, "compile": None}
     runtime = Runtime(device=device, data=parsed.data, quiet=parsed.quiet, **options)
     with tempfile.TemporaryDirectory(prefix="mixmo-rerun-") as folder:

@@ -10,6 +10,8 @@ from mixmo.engine.distributed import Processes, World, world
 from mixmo.recipes.fields import Range, above, at_least, check_field
 from mixmo.utils.errors import UserError, first_line
 
+RECORDED = ("score_every", "compact", "on_nan", "kernels", "compile")  # options that may affect numbers
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -66,8 +68,7 @@ class Runtime:
 
     def options(self, device: torch.device) -> dict[str, Any]:
         """Return the options that affect numbers, even if only by rounding: a rerun needs them to be identical."""
-        chosen = {name: getattr(self, name) for name in ("score_every", "compact", "on_nan", "kernels")}
-        return {**chosen, "compile": self.compiled(device)}
+        return {name: getattr(self, name) for name in RECORDED} | {"compile": self.compiled(device)}
 
     def resolve(self) -> torch.device:
         """Return the device of this process."""
@@ -79,7 +80,7 @@ class Runtime:
             device = torch.device(name)
             torch.empty(0, device=device)
             torch.Generator(device)  # which "meta" does not have
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, ImportError) as error:  # the module of some devices is another package
             raise UserError(f"device '{self.device}' cannot be used here ({first_line(error)}); try cpu") from error
         return device
 
