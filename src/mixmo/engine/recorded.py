@@ -45,7 +45,7 @@ def _device(value: object) -> str:
 def _threads(value: Any) -> int:
     """Return the number of threads; no more than there are cores, or than this process has: PyTorch would crash."""
     check_whole("threads", value)
-    return min(value, max(os.cpu_count() or 1, torch.get_num_threads()))
+    return min(int(value), max(os.cpu_count() or 1, torch.get_num_threads()))
 
 
 def _options(value: Any) -> dict[str, Any]:

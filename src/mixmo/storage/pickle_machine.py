@@ -1,16 +1,19 @@
 """Read untrusted pickles. All supported operations are in this file; none imports or calls what the pickle names.
 
 A pickle is a program for a small machine with a stack. This one knows the operations of protocols 2 to 4 that plain
-values, arrays and state dicts need. Its memory is bounded, and its keys are strings and integers, whose hash is cheap:
-that of a tuple of tuples takes for ever, or overflows the stack of the interpreter.
+values, arrays and state dicts need. Its memory is bounded, and its keys are strings, whose hash is cheap and cannot be
+chosen. That of a tuple of tuples takes for ever, or overflows the stack of the interpreter; and as many integers as one
+likes have the same hash, multiples of 2^61 - 1, which makes a dict of them quadratic. Where `integers` are needed as
+keys, they are small: those below 2^31 have different hashes.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from mmap import mmap
 from typing import Any, NamedTuple
 
 BUDGET = 1 << 28  # bytes that what is read may take; the largest CIFAR file takes 190 MB
+SMALL = 1 << 31  # an integer that is a key is below
 OBJECT = 128  # bytes that an operation may take, besides the text or data that it reads
 MARK = object()
 
@@ -32,6 +35,7 @@ class Machine:
         data: The pickles.
         names: Returns the function that a name stands for, or raises an error.
         stored: Returns the object of a persistent id, which torch gives to the storages of tensors.
+        integers: Allow small integers as keys.
     """
 
     def __init__(
@@ -39,8 +43,9 @@ class Machine:
         data: bytes | mmap,
         names: Callable[[str], Callable[..., object]],
         stored: Callable[[object], object] | None = None,
+        integers: bool = False,
     ) -> None:
-        self.data, self.names, self.stored = data, names, stored
+        self.data, self.names, self.stored, self.integers = data, names, stored, integers
         self.place, self.room = 0, BUDGET
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
@@ -106,8 +111,9 @@ class Machine:
 
     def update(self, pairs: list[Any]) -> None:
         keys = pairs[::2]
-        if not isinstance(self.stack[-1], dict) or not all(isinstance(key, str | bytes | int) for key in keys):
-            raise ForbiddenError("a key that is no string and no integer")
+        if not isinstance(self.stack[-1], dict):
+            raise TypeError("items of no dict")
+        check_keys(keys, self.integers)
         self.stack[-1].update(zip(keys, pairs[1::2], strict=True))
 
     def set_item(self) -> None:
@@ -143,7 +149,7 @@ class Machine:
 
     def build(self) -> None:
         state, thing = self.stack.pop(), self.stack[-1]
-        if isinstance(thing, dict):  # with attributes, as state dicts have them, which are not needed
+        if isinstance(thing, dict) and isinstance(state, dict):  # attributes, as state dicts have them: not needed
             return
         if not hasattr(thing, "build"):
             raise ForbiddenError(f"changing a {type(thing).__name__}")
@@ -153,6 +159,13 @@ class Machine:
         if self.stored is None:
             raise ForbiddenError("a persistent id")
         self.push(self.stored(self.stack.pop()))
+
+
+def check_keys(keys: Iterable[object], integers: bool) -> None:
+    """Raise an error for a key that is no string, nor, with `integers`, a small whole number."""
+    for key in keys:
+        if not isinstance(key, str | bytes) and not (integers and type(key) is int and 0 <= key < SMALL):
+            raise ForbiddenError(f"a key that is no string{' and no small integer' if integers else ''}")
 
 
 def _text(kind: str) -> Callable[[Machine], None]:
