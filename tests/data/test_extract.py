@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import limited
 from mixmo.data.extract import unpack
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work, shown
@@ -99,6 +100,47 @@ def test_a_decompression_bomb_is_rejected(tmp_path: Path, kind: str):
     """50 MB of zeros in few bytes: rejected before they are written."""
     archive = MAKERS[kind](tmp_path / kind, GOOD | {"set/zeros": bytes(50_000_000)})
     assert_rejected(archive, "exceeds")
+
+
+@pytest.mark.parametrize("size", [1000, 10**9], ids=["small", "large"])
+@pytest.mark.parametrize("kind", ["a.tar", "a.tar.gz"])
+def test_a_header_of_many_bytes_is_rejected_before_it_is_read(tmp_path: Path, kind: str, size: int):
+    """50 MB of zeros in the header of a member: rejected before they are in memory, also where files may be large."""
+    entry = tarfile.TarInfo("set/a.txt")
+    entry.pax_headers = {"comment": "A" * 50_000_000}
+    with tarfile.open(tmp_path / kind, "w:gz" if kind == "a.tar.gz" else "w") as file:
+        file.addfile(entry)
+    del entry
+    with limited():
+        assert_rejected(tmp_path / kind, "exceeds .* or has a header", size=size)
+
+
+def test_many_headers_are_rejected(tmp_path: Path):
+    """Each is small; the files would be too."""
+    entry = tarfile.TarInfo("set/a.txt")
+    entry.pax_headers = {"comment": "A" * 100_000}
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as file:
+        for _ in range(10):
+            file.addfile(entry)
+    assert_rejected(tmp_path / "a.tar.gz", "exceeds")
+
+
+@pytest.mark.parametrize("field", [{"mtime": "inf"}, {"mtime": "1e300"}, {"size": "-5"}])
+def test_impossible_numbers_in_headers_are_rejected(tmp_path: Path, field: dict[str, str]):
+    entry = tarfile.TarInfo("set/a.txt")
+    entry.pax_headers = field
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        file.addfile(entry)
+    assert_rejected(tmp_path / "a.tar", "damaged|exceeds")
+
+
+def test_a_damaged_member_in_lzma_is_rejected(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("set/a.txt", random.Random(0).randbytes(900))
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content[43] = 255  # a property of the compressor
+    (tmp_path / "a.zip").write_bytes(content)
+    assert_rejected(tmp_path / "a.zip", "damaged")
 
 
 @every_kind
