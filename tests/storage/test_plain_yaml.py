@@ -29,6 +29,39 @@ BOMBS = {
 }
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!bool foo",
+        '!!int ""',
+        "!!timestamp x",
+        "!!float 1",
+        "! 1",
+        "!a 1",
+        "!!set {a}",
+        "!!omap [a: 1]",
+        "!!python/name:os",
+    ],
+)
+def test_a_tag_is_rejected(tmp_path: Path, value: str):
+    """PyYAML constructs the value of a tag without a check: some raised a KeyError or an IndexError."""
+    for text in (f"mask: cow\nwidth: {value}\n", "mask: cow\n!!merge width: {lr: 1}\n"):
+        (tmp_path / "recipe.yaml").write_text(text)
+        for read in (read_fields, lambda file: Run.open(file.parent)):
+            with pytest.raises(UserError, match=r"line 2 has a tag \('.*'\); write plain values") as caught:
+                read(tmp_path / "recipe.yaml")
+            assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "value", [":".join(["1"] + ["59"] * 30_000) + ".5", "0001-01-01 00:00:00 +23:59", "2026-99-99"]
+)
+def test_a_number_or_date_out_of_range_is_rejected(tmp_path: Path, value: str):
+    (tmp_path / "recipe.yaml").write_text(f"lr: {value}\n")
+    with pytest.raises(UserError, match="cannot be read as a recipe"):
+        Run.open(tmp_path)
+
+
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_in_a_config_or_a_run_is_rejected(tmp_path: Path, bomb: str):
     text, problem = BOMBS[bomb]

@@ -18,8 +18,9 @@ def read_yaml(path: Path, loader: type = Loader) -> Any:
     """Return the content of a YAML file.
 
     Raises:
-        UserError: If it has aliases or merge keys, by which a few lines can expand to gigabytes. Also if it
-            is longer, or nested deeper, than a file of fields, or has a key twice.
+        UserError: If it has aliases or merge keys, by which a few lines can expand to gigabytes, or tags, which
+            PyYAML constructs without checks. Also if it is longer, or nested deeper, than a file of fields, or has a
+            key twice.
         ValueError: If it is no YAML, or not in UTF-8.
     """
     with path.open(encoding="utf-8") as file:
@@ -34,7 +35,7 @@ def parse_yaml(text: str, loader: type = Loader) -> Any:
         _check_plain(text, loader)
         _check_keys(yaml.compose(text, loader))
         return yaml.load(text, loader)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, OverflowError) as error:  # 1:59:59:... is a number with base 60
         raise ValueError(" ".join(str(error).split())) from error
 
 
@@ -60,6 +61,8 @@ def _check_plain(text: str, loader: type) -> None:
             raise UserError(
                 f"line {line} has an anchor (&), an alias (*) or a merge key (<<); write the values themselves"
             )
+        if getattr(event, "tag", None) is not None:
+            raise UserError(f"line {line} has a tag ({quoted(event.tag)}); write plain values")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise UserError(f"line {line} is nested more than {DEEPEST} deep; write plain fields")
