@@ -61,8 +61,8 @@ def _check_plain(text: str, loader: type) -> None:
             raise UserError(
                 f"line {line} has an anchor (&), an alias (*) or a merge key (<<); write the values themselves"
             )
-        if getattr(event, "tag", None) is not None:
-            raise UserError(f"line {line} has a tag ({quoted(event.tag)}); write plain values")
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise UserError(f"line {line} has a tag ({quoted(tag)}); write plain values")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise UserError(f"line {line} is nested more than {DEEPEST} deep; write plain fields")
