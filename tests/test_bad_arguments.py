@@ -32,6 +32,14 @@ def loss(targets: Any, logits: Any = SOFT) -> Callable[[mixmo.Network, Path], ob
     return lambda *_: mixmo.MixMoLoss()(logits, targets)
 
 
+def weighted(class_weights: Any) -> Callable[[mixmo.Network, Path], object]:
+    return lambda *_: mixmo.loss(LOGITS[:, :N], mixmo.Mixer()(X, LABELS), class_weights=class_weights)
+
+
+def create(**given: Any) -> Callable[[mixmo.Network, Path], object]:
+    return lambda *_: mixmo.create("wrn10_1", **{"classes": K, **given})
+
+
 def predict(images: Any = X, **given: Any) -> Callable[[mixmo.Network, Path], object]:
     return lambda net, _: mixmo.predict(net, images, **given)
 
@@ -93,7 +101,24 @@ CASES = {
     "complex labels": (calibrate(labels=torch.zeros(50) + 0j), "real"),
     "text level": (calibrate(level="a"), "level = 'a'"),
     "seed of 10**30": (calibrate(seed=10**30), "seed"),
-    "classes of 10**30": (lambda *_: mixmo.create("wrn10_1", classes=10**30), "classes"),
+    "classes of 10**30": (create(classes=10**30), "classes"),
+    "classes of 10**11": (create(classes=10**11), "at most 10,000,000"),
+    "channels of 10**18": (create(channels=10**18), "at most 10,000"),
+    "negative class weights": (weighted(torch.linspace(-1, 1, K)), "a class weight is -1"),
+    "NaN class weights": (weighted(torch.full((K,), math.nan)), "a class weight is nan"),
+    "sparse class weights": (weighted(torch.ones(K).to_sparse()), "sparse"),
+    "a list of class weights": (weighted([1.0] * K), "class_weights are a list"),
+    "text label smoothing": (
+        lambda *_: mixmo.loss(LOGITS[:, :N], mixmo.Mixer()(X, LABELS), label_smoothing="a"),
+        "= 'a'",
+    ),
+    "text generator": (lambda *_: mixmo.Mixer()(X, LABELS, 0.0, "g"), "generator = 'g'"),
+    "pictures without values": (predict(X.to("meta")), "meta device"),
+    "test images without values": (export(test=(X.to("meta"), LABELS)), "meta device"),
+    "logits without values": (calibrate(LOGITS.to("meta")), "meta device"),
+    "large unsigned labels": (calibrate(labels=torch.full((50,), 2**63, dtype=torch.uint64)), "not class indices"),
+    "large unsigned test labels": (export(test=(X, (LABELS + 100).to(torch.uint64))), "100 to 103"),
+    "a tensor as size": (about(size=X), "size = tensor"),
     "depth of 5,000 digits": (lambda *_: mixmo.create(f"wrn{'9' * 5000}_1", classes=2), "model"),
 }
 

@@ -45,6 +45,26 @@ def recipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> R
     return small.replace(p=1.0)
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{}", "does not name a step"),
+        ("[]", "does not name a step"),
+        ('{"step": "2", "rollbacks": 0}', "does not name a step"),
+        ('{"step": 2, "rollbacks": -1}', "does not name a step"),
+        ('{"step": 1000000, "rollbacks": 0}', "the run has no step 1000000"),
+        ("the loss was nan", "cannot be read"),
+        (None, "only a run whose loss was NaN has it"),
+    ],
+)
+def test_a_damaged_record_of_a_nan_loss_is_an_error(tmp_path: Path, content: str | None, problem: str) -> None:
+    run = Run.create(tmp_path / "run", named("digits/cut-mixmo").replace(epochs=2, width=1, batch_size=128))
+    if content is not None:
+        (run.path / "nonfinite.json").write_text(content)
+    with pytest.raises(UserError, match=rf"nonfinite\.json.* {problem}"):
+        replay(run, RUNTIME)
+
+
 def test_the_first_step_with_a_nan_loss_is_recorded_and_replayed(recipe: Recipe, tmp_path: Path) -> None:
     path = tmp_path / "run"
     with pytest.raises(UserError, match=r"the loss is nan from step \d+ on .*--on-nan skip") as caught:

@@ -1,7 +1,6 @@
 """Replay the steps before a NaN or infinite loss to find its cause."""
 
 import dataclasses
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +11,10 @@ from torch.utils._pytree import tree_leaves
 from mixmo import data
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.trainer import Trainer
+from mixmo.runs.contents import is_nonfinite_event
 from mixmo.runs.directory import Run
-from mixmo.utils.errors import UserError
+from mixmo.storage.plain_json import parse_json
+from mixmo.utils.errors import UserError, first_line
 
 
 class Replayed(NamedTuple):
@@ -41,11 +42,13 @@ def replay(run: Run | str | Path, runtime: Runtime | None = None) -> Replayed | 
         UserError: If the run has no nonfinite.json, or its last checkpoint is later than that step.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    event = json.loads(_read(run.path / "nonfinite.json"))
+    event = _read_event(run.path / "nonfinite.json")
     runtime = dataclasses.replace(runtime or Runtime(), compile=False, on_nan="stop", logger=None)
     device, recipe = runtime.resolve(), run.recipe
     dataset = data.load(recipe.dataset, runtime.data, device, runtime.stream, runtime.workers, recipe.val)
     trainer = Trainer(recipe, dataset, run, runtime, device, rollbacks=event["rollbacks"])
+    if event["step"] > trainer.schedule.steps:
+        raise UserError(f"{run.path / 'nonfinite.json'}: the run has no step {event['step']}; restore it from a copy")
     if trainer.state.step >= event["step"]:
         late = f"the checkpoint of step {trainer.state.step} is later than step {event['step']}"
         raise UserError(f"{run.path}: {late}; replay it in a copy of the run with an earlier checkpoint")
@@ -79,8 +82,14 @@ def _finite(values: Any) -> bool:
     return all(bool(leaf.isfinite().all()) for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
 
 
-def _read(path: Path) -> str:
+def _read_event(path: Path) -> dict[str, int]:
+    """Return the step, and the rollbacks before it, of nonfinite.json."""
     try:
-        return path.read_text(encoding="utf-8")
+        event = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); only a run whose loss was NaN has it") from error
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read ({first_line(error)}); restore it from a copy") from error
+    if not is_nonfinite_event(event):
+        raise UserError(f"{path} does not name a step and the rollbacks before it; restore it from a copy")
+    return {name: event[name] for name in ("step", "rollbacks")}

@@ -22,7 +22,7 @@ from mixmo.surgery.unwrap import unwrap_ensemble
 from mixmo.utils.device import on_cpu
 from mixmo.utils.errors import UserError, check_number, check_path, unknown
 from mixmo.utils.progress import Work
-from mixmo.utils.tensors import check_dense
+from mixmo.utils.tensors import check_filled
 
 TOLERANCE = 1e-4  # of a float32 file against PyTorch
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -129,6 +129,7 @@ def export(
         _check_images("calibration images", calibration, size)
     if test is not None:
         _check_test(test, size)
+        test = test[0], test[1].long()  # PyTorch compares no unsigned ones of 16 bits and more
     if precision == "int8" and calibration is None:
         raise UserError("int8 takes its ranges from images; give a few hundred training images as calibration=")
     mean, std = check_statistics(mean, std, size[0], normalise)
@@ -166,7 +167,7 @@ def export(
 
 
 def _check_images(name: str, images: object, size: Size) -> None:
-    check_dense(name, images)
+    check_filled(name, images)
     assert isinstance(images, Tensor)
     if tuple(images.shape[1:]) != size or not len(images) or not images.is_floating_point():
         given = f"{images.dtype} {tuple(images.shape)}"
@@ -178,7 +179,7 @@ def _check_test(test: object, size: Size) -> None:
         raise UserError(f"test is a {type(test).__name__}; give a pair (images, labels)")
     images, labels = test
     _check_images("test images", images, size)
-    check_dense("test labels", labels)
+    check_filled("test labels", labels)
     if labels.shape != images.shape[:1] or labels.is_floating_point():
         given = f"{labels.dtype} of shape {tuple(labels.shape)}"
         raise UserError(f"test labels are {given}; give one class index (integer) for each of {len(images)} images")

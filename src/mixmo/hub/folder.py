@@ -125,10 +125,12 @@ def from_pretrained(
         net = build(config["architecture"], stored_shapes(folder / WEIGHTS), model)
         about = None if config["about"] is None else About.from_dict(config["about"])
         check_about(net, about)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / CONFIG} does not describe a network ({error}); save it again") from error
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
+    except (KeyError, TypeError, AttributeError, OverflowError, RuntimeError) as error:  # RuntimeError: PyTorch's
+        raise UserError(
+            f"{folder / CONFIG} does not describe a network ({first_line(error)}); save it again"
+        ) from error
     checksums.verify(folder / CONFIG)
     load_weights(net, folder / WEIGHTS, assign=True)
     types = {tensor.dtype for tensor in net.state_dict().values() if tensor.is_floating_point()}

@@ -21,7 +21,7 @@ from mixmo.utils.errors import UserError, check_whole, first_line
 from mixmo.utils.eval_mode import evaluating
 from mixmo.utils.memory import exhausted
 from mixmo.utils.progress import Work
-from mixmo.utils.tensors import check_dense
+from mixmo.utils.tensors import check_filled
 
 
 @torch.no_grad()
@@ -186,7 +186,7 @@ def _checked(images: Tensor | np.ndarray, nets: Sequence[Ensemble]) -> Tensor:
             f"images are an array of {images.dtype} ({first_line(error)}); give float32 or uint8"
         ) from error
     if isinstance(pixels, Tensor):
-        check_dense("images", pixels)
+        check_filled("images", pixels)
     if not isinstance(pixels, Tensor) or pixels.ndim != 4 or 0 in pixels.shape:
         given = f"a {type(images).__name__} of shape {tuple(getattr(images, 'shape', ()))}"
         raise UserError(f"images are {given}; give a tensor or an array (N, C, H, W) (images[None] for a single one)")

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from mixmo.mixing.targets import check_values
 from mixmo.mixing.types import Mix
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, check_number
 from mixmo.utils.tensors import check_dense
 
 
@@ -30,11 +30,11 @@ def loss(logits: Tensor, mix: Mix, *, label_smoothing: float = 0.0, class_weight
         UserError: If logits and targets do not fit, or (on a CPU) a label is not a class.
     """
     logits_MNK, targets = _checked(logits, mix)
-    _check_options(logits_MNK.shape[-1], label_smoothing, class_weights)
+    class_weights_K = _checked_options(logits_MNK, label_smoothing, class_weights)
     entropy_MN = F.cross_entropy(
         logits_MNK.flatten(0, 1),
         targets.flatten(0, 1),
-        class_weights,
+        class_weights_K,
         reduction="none",
         label_smoothing=label_smoothing,
     ).view_as(mix.weights)
@@ -59,13 +59,23 @@ class MixMoLoss(nn.Module):
         return loss(logits, target) if isinstance(target, Mix) else F.cross_entropy(*_checked_targets(logits, target))
 
 
-def _check_options(classes: int, label_smoothing: float, class_weights: Tensor | None) -> None:
+def _checked_options(logits_MNK: Tensor, label_smoothing: float, class_weights: Tensor | None) -> Tensor | None:
+    """Class weights in the precision of the logits."""
+    check_number("label_smoothing", label_smoothing)
     if not 0 <= label_smoothing <= 1:
         raise UserError(f"label_smoothing = {label_smoothing}; give a share from 0 to 1")
-    if class_weights is not None and class_weights.shape != (classes,):
-        raise UserError(
-            f"class_weights have shape {tuple(class_weights.shape)}; give one for each of {classes} classes"
-        )
+    if class_weights is None:
+        return None
+    check_dense("class_weights", class_weights)
+    classes, device = logits_MNK.shape[-1], logits_MNK.device
+    if class_weights.shape != (classes,) or class_weights.device != device:
+        given = f"class_weights have shape {tuple(class_weights.shape)} on {class_weights.device}"
+        raise UserError(f"{given}; give one for each of {classes} classes, on {device}")
+    if device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere the host would wait for the values
+        valid = (class_weights >= 0) & (class_weights < torch.inf)
+        if not valid.all():
+            raise UserError(f"a class weight is {class_weights[~valid][0].item():.6g}; give finite ones, 0 or more")
+    return class_weights.to(logits_MNK.dtype)
 
 
 def _checked(logits: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from mixmo.mixing.masks import MASKS
 from mixmo.mixing.pairing import draw_order
 from mixmo.mixing.targets import check_values
 from mixmo.mixing.types import Mix
-from mixmo.utils.errors import UserError, check_number, check_whole, first_line, unknown
+from mixmo.utils.errors import UserError, check_number, check_whole, first_line, quoted, unknown
 from mixmo.utils.rng import draw_gamma
 from mixmo.utils.tensors import check_dense
 
@@ -102,7 +102,7 @@ class Mixer:
         Raises:
             UserError: If images and labels do not fit, or `progress` is not a share.
         """
-        labels = self._check_batch(images, labels, progress)
+        labels = self._check_batch(images, labels, progress, generator)
         n, _, height, width = images.shape
         index_MN = draw_order(self.members, n, device=images.device, generator=generator)  # pairs: M random orders
         draws = self.draw(n, height, width, images.device, generator)
@@ -110,7 +110,7 @@ class Mixer:
         coefficients = self.coefficients(draws, chance, height, width)
         return self.assemble(images[index_MN], labels[index_MN], coefficients, draws)
 
-    def _check_batch(self, images: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def _check_batch(self, images: Tensor, labels: Tensor, progress: float, generator: Generator | None) -> Tensor:
         """Labels as a tensor on the device of the images."""
         check_dense("images", images)
         if images.dim() != 4:
@@ -131,6 +131,9 @@ class Mixer:
         if self.association == "interpolated" and labels.dim() == 1:
             raise UserError("interpolated labels need soft targets (N, K); give one-hot labels")
         check_number("progress", progress)
+        if not isinstance(generator, Generator | None) or (generator and generator.device.type != images.device.type):
+            given = quoted(generator) if not isinstance(generator, Generator) else f"one of {generator.device}"
+            raise UserError(f"generator = {given}; give a torch.Generator of the images' device, {images.device}")
         if not 0 <= progress < LATE:
             raise UserError(f"progress = {progress}; give the share of training done, from 0 to 1: step / steps")
         return labels

@@ -6,10 +6,12 @@ from mixmo.models import preact_resnet, resnet, wrn
 from mixmo.models.cost import multiply_adds, parameters, training_bytes
 from mixmo.models.network import Ensemble, Network, Parts
 from mixmo.utils.errors import UserError, check_whole, quoted, unknown
+from mixmo.utils.memory import advised
 
 __all__ = ["FAMILIES", "Ensemble", "Network", "Parts", "create", "multiply_adds", "parameters", "training_bytes"]
 
 DEEPEST, MOST_MEMBERS = 10_000, 1_000
+MOST_CLASSES, MOST_CHANNELS = 10_000_000, 10_000
 FAMILIES = {"wrn": wrn.wrn, "preactresnet": preact_resnet.preactresnet, "resnet": resnet.resnet}
 
 
@@ -51,20 +53,23 @@ def create(
     if len(match[2] + match[3]) > 8:
         raise UserError(f"model {quoted(name)} has a depth or width of too many digits; for example wrn28_10")
     depth, width = int(match[2]), int(match[3])
-    for what, count in (("width", width), ("classes", classes), ("members", members), ("channels", channels)):
+    for what, count in (("width", width), ("members", members)):
         check_whole(what, count)
+    check_whole("classes", classes, most=MOST_CLASSES)
+    check_whole("channels", channels, most=MOST_CHANNELS)
     if depth > DEEPEST or members > MOST_MEMBERS:
         raise UserError(f"depth = {depth}, members = {members}; give at most {DEEPEST} and {MOST_MEMBERS}")
     encoders, heads = (members if count is None else count for count in (encoders, heads))
     if not {encoders, heads} <= {1, members}:
         raise UserError(f"encoders = {encoders}, heads = {heads}; take one per member, or 1 shared by all")
     parts = FAMILIES[match[1]](depth, width)
-    return Network(
-        [parts.encoder(channels) for _ in range(encoders)],
-        parts.core(parts.encoded * (members if concat else 1)),
-        [parts.head(classes) for _ in range(heads)],
-        members=members,
-        stride=parts.stride,
-        concat=concat,
-        name=name,
-    )
+    with advised(f"give a smaller model than {name}, or fewer classes, members or channels"):
+        return Network(
+            [parts.encoder(channels) for _ in range(encoders)],
+            parts.core(parts.encoded * (members if concat else 1)),
+            [parts.head(classes) for _ in range(heads)],
+            members=members,
+            stride=parts.stride,
+            concat=concat,
+            name=name,
+        )

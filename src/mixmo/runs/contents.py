@@ -66,6 +66,11 @@ def is_state(content: Any) -> bool:
     )
 
 
+def is_nonfinite_event(content: Any) -> bool:
+    """Return whether this is the content of nonfinite.json: a step, and the rollbacks before it."""
+    return isinstance(content, dict) and all(_is_whole(content.get(key)) for key in ("step", "rollbacks"))
+
+
 def is_logits(content: Mapping[str, Tensor]) -> bool:
     """Return whether these are the tensors of a file of logits: logits (heads, N, K) and labels (N,)."""
     logits, labels = content.get("logits"), content.get("labels")

@@ -6,6 +6,7 @@ from typing import TypeVar, cast
 import torch
 from torch import nn
 
+from mixmo.models import MOST_CLASSES
 from mixmo.models.metadata import About
 from mixmo.models.network import Ensemble, Network, initialise
 from mixmo.surgery.find import replace
@@ -45,7 +46,7 @@ def convert(net: E, *, members: int | None = None, classes: int | None = None, d
     net = cast(E, unwrap_ensemble(net))
     members = net.members if members is None else members
     check_whole("members", members)
-    check_whole("classes", 2 if classes is None else classes, least=2)
+    check_whole("classes", 2 if classes is None else classes, least=2, most=MOST_CLASSES)
     check_diversity(diversity)
     concat = isinstance(net, Network) and net.concat
     if members != net.members and (concat or net.members == 1 < net.num_heads):

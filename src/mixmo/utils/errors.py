@@ -27,18 +27,19 @@ def quoted(value: object) -> str:
         text = repr(value)
     except ValueError:
         return f"an {type(value).__name__} with too many digits"
-    return shortened(text)
+    return shortened(" ".join(text.split()) if "\n" in text else text)  # a tensor's has several lines
 
 
-def check_whole(name: str, value: object, least: int = 1) -> None:
-    """Check that an argument is a whole number, at least `least`.
+def check_whole(name: str, value: object, least: int = 1, most: int = LARGEST) -> None:
+    """Check that an argument is a whole number, at least `least`, and at most `most`.
 
     >>> check_whole("members", 2.5)
     Traceback (most recent call last):
     mixmo.utils.errors.UserError: members = 2.5; give a whole number, at least 1
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= LARGEST:
-        limit = "" if not isinstance(value, Integral) or int(value) <= LARGEST else " and below 2^63"
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        limit = "" if not isinstance(value, Integral) or int(value) <= most else " and below 2^63"
+        limit = limit if most == LARGEST else f" and at most {most:,}"
         raise UserError(f"{name} = {quoted(value)}; give a whole number, at least {least}{limit}")
 
 

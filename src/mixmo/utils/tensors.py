@@ -18,3 +18,10 @@ def check_dense(name: str, value: object) -> None:
     if value.layout != torch.strided or value.is_nested or value.is_quantized or value.is_complex():
         kind = "nested" if value.is_nested else value.layout
         raise UserError(f"{name} are a {kind} tensor of {value.dtype}; give a dense, real one")
+
+
+def check_filled(name: str, value: object) -> None:
+    """Check as `check_dense`, and that the tensor has values: none has on the meta device."""
+    check_dense(name, value)
+    if isinstance(value, Tensor) and value.is_meta:
+        raise UserError(f"{name} are on the meta device, without values; give them on a CPU or GPU")
