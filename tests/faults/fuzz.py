@@ -33,6 +33,7 @@ from mixmo.utils.errors import UserError
 
 GIB, SECONDS, PATIENCE = 1.0, 10.0, 120.0  # memory, time of the processor, time that sleeping may take
 EACH = 500  # trials per process
+LONGEST = 1000  # characters of a sentence
 ONE_ARENA = (-8, 1)  # of malloc: those of many threads would count as memory
 
 
@@ -132,7 +133,8 @@ def outcome(target: Target, folder: Path, file: Path) -> str:
             return f"memory: {_where(causes[-1])}"
         if not isinstance(error, UserError):
             return f"{type(error).__name__} {_where(error)}"
-        return "rejected" if str(error).isprintable() or str(file.parent) in str(error) else f"no sentence: {error}"
+        message = str(error).replace(str(folder), "FOLDER")  # its name may be anything; all else is quoted
+        return "rejected" if message.isprintable() and 0 < len(message) < LONGEST else f"no sentence: {message!r}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from faults.fuzz import fuzz, outcome
-from faults.targets import TARGETS, make
+from faults.targets import TARGETS, Target, make
+from mixmo.utils.errors import UserError
 
 CORPUS = sorted(path for path in Path(__file__).with_name("corpus").glob("*/*") if path.is_file())
 
@@ -27,3 +28,18 @@ def test_what_fuzzing_found_is_rejected(tmp_path: Path, path: Path):
     (file,) = (file for file in make(target, tmp_path) if file.name == name)
     shutil.copyfile(path, file)
     assert outcome(target, tmp_path, file) == "rejected"
+
+
+def test_a_message_of_several_lines_is_a_finding(tmp_path: Path):
+    """Also one that names the folder, whose own name may have any characters."""
+    for message, ending in (
+        (f"{tmp_path}/a is damaged\nand more", "no sentence"),
+        (f"{tmp_path}/a is damaged: \x1b[31m", "no sentence"),
+        ("", "no sentence"),
+        (f"{tmp_path}/a is damaged", "rejected"),
+    ):
+
+        def read(folder: Path, file: Path, message: str = message) -> None:
+            raise UserError(message)
+
+        assert outcome(Target(read, read), tmp_path, tmp_path / "a").startswith(ending)

@@ -36,7 +36,7 @@ def unpack(archive: Path, folder: Path, members: int, size: int) -> None:
         except UserError:
             raise
         except DAMAGED as error:
-            raise UserError(f"{archive} is damaged ({quoted(first_line(error))}); {AGAIN}") from None
+            raise UserError(f"{archive} is damaged ({first_line(error)}); {AGAIN}") from None
         if not inner.is_dir():
             raise UserError(f"{archive} does not hold the folder {folder.name}; {AGAIN}")
         inner.rename(folder)

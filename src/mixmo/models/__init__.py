@@ -61,7 +61,9 @@ def create(
         raise UserError(f"depth = {depth}, members = {members}; give at most {DEEPEST} and {MOST_MEMBERS}")
     encoders, heads = (members if count is None else count for count in (encoders, heads))
     if not {encoders, heads} <= {1, members}:
-        raise UserError(f"encoders = {encoders}, heads = {heads}; take one per member, or 1 shared by all")
+        raise UserError(
+            f"encoders = {quoted(encoders)}, heads = {quoted(heads)}; take one per member, or 1 shared by all"
+        )
     parts = FAMILIES[match[1]](depth, width)
     with advised(f"give a smaller model than {name}, or fewer classes, members or channels"):
         return Network(

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write
 from mixmo.storage.plain_json import parse_json
-from mixmo.utils.errors import UserError, check_readable
+from mixmo.utils.errors import UserError, check_readable, first_line
+from mixmo.utils.text import printable, shortened
 
 UNFINISHED = "the training has not ended; continue it with --resume"
 AGAIN = "restore it from a copy, or, in a run with its checkpoints, remove scores.json and train with --resume"
@@ -80,7 +81,7 @@ def _shards(index: Path) -> list[Path]:
         if wrong := [name for name in names if Path(name).name != name or Path(name).suffix != ".safetensors"]:
             raise ValueError(f"{wrong[0]!r} is not a safetensors file beside it")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UserError(f"{index} is damaged ({error}); restore it from where it was written") from error
+        raise UserError(f"{index} is damaged ({first_line(error)}); restore it from where it was written") from error
     checksums.verify(index)
     return [index.with_name(name) for name in names]
 
@@ -103,7 +104,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with safetensors.safe_open(path, "pt") as opened:
             yield opened
     except (OSError, safetensors.SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{path} is damaged or unreadable ({reason}); {AGAIN}") from error
 
 
@@ -158,4 +159,5 @@ def mismatches(wanted: Mapping[str, torch.Size], given: Mapping[str, torch.Size]
             found[name] = f"{name} is missing there"
         elif given[name] != shape:
             found[name] = f"{name} is {tuple(given[name])} there and {tuple(shape)} in the network"
-    return found | {name: f"{name} is unknown to the network" for name in given if name not in wanted}
+    others = [name for name in given if name not in wanted]
+    return found | {name: f"{shortened(printable(name))} is unknown to the network" for name in others}

@@ -7,9 +7,10 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 
-from mixmo.utils.text import shortened
+from mixmo.utils.text import printable, shortened
 
 LARGEST = 2**63 - 1  # number that PyTorch can hold
+CAUSE = 500  # characters of another error's message
 MANY = 60  # names that an error lists; of more, three
 
 
@@ -64,12 +65,12 @@ def check_readable(path: Path) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message; its type if it has none.
+    """Return the first line of an error's message, printable and shortened; its type if it has none.
 
     >>> first_line(RuntimeError("shapes differ\\nat frame 0")), first_line(AssertionError())
     ('shapes differ', 'AssertionError')
     """
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return shortened(printable((str(error).strip() or type(error).__name__).splitlines()[0]), CAUSE)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

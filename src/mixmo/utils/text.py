@@ -19,13 +19,13 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = QUOTED) -> str:
     """Return a text shortened so that it can be quoted in an error message.
 
     >>> shortened("4"), shortened(5000 * "9")[-25:]
     ('4', '99... (5,000 characters)')
     """
-    return text if len(text) <= QUOTED else f"{text[: QUOTED - 3]}... ({len(text):,} characters)"
+    return text if len(text) <= most else f"{text[: most - 3]}... ({len(text):,} characters)"
 
 
 def _steers(character: str) -> bool:
