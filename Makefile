@@ -7,12 +7,12 @@
 # make browser install Chromium for the browser tests (Debian or Ubuntu, as root); without it they are skipped
 #
 # Longer tests (docs/reliability.md); COUNT and SEED change them:
-# make torture kill commands at 500 moments and compare with undisturbed ones
+# make torture kill commands at about 500 moments and compare with undisturbed ones
 # make fuzz    damage 10,000 files of each kind and read them
 # make load    mixmo serve under 500 clients and hostile requests
 #
 # make lock    resolve requirements.lock anew, keeping versions that still fit; remove the file first to upgrade all
-# make audit   look the locked versions up in the published advisories, which needs the internet
+# make audit   look the locked versions up in the published advisories, which needs the internet; fails if it misses one
 # make sbom    write what is installed to sbom.json (CycloneDX)
 PYTHON ?= python3
 SEED ?= 0
@@ -90,7 +90,8 @@ lock: .venv/tools/ready
 	  --output-file requirements.lock
 
 audit: .venv/tools/ready
-	.venv/tools/bin/pip-audit --disable-pip --requirement requirements.lock
+	.venv/tools/bin/pip-audit --strict --disable-pip --requirement requirements.lock || { \
+	  echo 'make audit: a package has a known vulnerability, or could not be audited; see above' >&2; exit 1; }
 
 sbom: setup .venv/tools/ready
 	.venv/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file sbom.json \
