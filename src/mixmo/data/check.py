@@ -93,6 +93,8 @@ def _folder(name: str, root: Path) -> Findings:
         for part, samples in parts.items()
         for file, reason in unreadable(samples, size, f"{part}-{size} in {path}").items()
     ]
+    if len(classes) == 1:
+        faults.append(folders.one_class(path, classes[0]))
     if "train" in parts:
         faults += [f"class {label} has no training image" for label in classes if not counts["train"][label]]
     width = max(len("class"), *map(len, classes))
@@ -108,6 +110,8 @@ def _folder(name: str, root: Path) -> Findings:
     if total[small] < total[large]:
         hint = "; `mixmo train --balance loss` weights the classes equally" * (total[large] > UNEVEN * total[small])
         lines.append(f"smallest class: {small} ({total[small]:,}), largest class: {large} ({total[large]:,}){hint}")
+    if "test" in parts:
+        lines += [folders.untested(label) for label in classes if not counts["test"][label]]
     if len(parts) < len(folders.PARTS):
         lines.append(folders.no_split(path, parts))
     return Findings("\n".join(lines), faults)
