@@ -6,8 +6,9 @@
 
 The backbone is timm's tf_efficientnet_lite0, pretrained on ImageNet: FILE.pth of that package has its tensors in the
 same order. It is fine-tuned on classes 50-99 of CIFAR-100, on all of it, and on CIFAR-10 (benchmarks/transfer.py),
-enlarged to 64x64. A tenth of the training images is held out. The first 25 runs took three hours of two CPU cores that others used too.
-The same command continues what was interrupted, and writes OUT/finetune.json from the runs that are there.
+enlarged to 64x64. A tenth of the training images is held out. The first 25 runs took three hours of two CPU cores that
+others used too. The same command continues what was interrupted, and writes OUT/finetune.json from the runs that are
+there.
 """
 
 import argparse
