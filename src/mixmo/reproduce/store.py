@@ -143,13 +143,12 @@ class Store:
                 continue
         return None
 
-    def keep(self, group: tuple[Recipe, ...], name: str, found: dict[str, Any]) -> dict[str, Any]:
-        """Write what was computed from one run or an ensemble, with its checksum, and return it."""
+    def keep(self, group: tuple[Recipe, ...], name: str, found: dict[str, Any]) -> None:
+        """Write what was computed from one run or an ensemble, with its checksum."""
         path = self.out / "derived" / group_name(group) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             temporary.write_text(json.dumps({**found, "sha256": _sum(found)}, indent=1))
-        return found
 
 
 def _sum(found: dict[str, Any]) -> str:
