@@ -22,7 +22,7 @@ from mixmo.recipes.schema import FIELDS, RENAMED, Recipe
 from mixmo.runs.directory import Run
 from mixmo.storage.files import atomic_write
 from mixmo.storage.plain_json import parse_json
-from mixmo.storage.weights import index_path
+from mixmo.storage.weights import is_stored
 from mixmo.utils.errors import UserError
 
 NOT_METHOD = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
@@ -121,7 +121,7 @@ class Store:
         """A finished run of this recipe that has these files."""
         for path in dict.fromkeys((*self._found.get(recipe, []), self.folder(recipe))):
             files = [path / name for name in {*needed, "recipe.yaml", "scores.json"}]
-            if path not in self.unreadable and all(file.is_file() or index_path(file).is_file() for file in files):
+            if path not in self.unreadable and all(map(is_stored, files)):
                 return Run(path, recipe)
         return None
 
