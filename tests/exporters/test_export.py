@@ -352,7 +352,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pt2, "write", full)
+    monkeypatch.setattr(pt2, "write_pt2", full)
     with pytest.raises(UserError, match="No space left"):
         export(network(), tmp_path / "net.pt2", size=SIZE)
     assert not list(tmp_path.iterdir())

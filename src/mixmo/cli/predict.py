@@ -1,6 +1,5 @@
 """mixmo predict MODEL PATHS... [--format csv|json|parquet] [--out FILE] [--calibrate-on FOLDER]"""
 
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from mixmo.calibration.posthoc import Calibration, calibrate
+from mixmo.calibration.selective import fewest_for_risk
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.calibration_options import add_calibration
 from mixmo.cli.rows import Row, Write, check_out, writing
@@ -92,24 +92,12 @@ def no_guarantee(calibration: Calibration) -> str:
     """Say why every image is marked as abstained, and how many held-out images are needed at least."""
     samples, selective = calibration.samples, calibration.selective
     assert selective is not None
-    needed = fewest(selective.risk, selective.delta)
+    needed = fewest_for_risk(selective.risk, selective.delta)
     least = f" (at least {needed:,})" if samples < needed else ""
     return (
         f"a selective risk of at most {100 * selective.risk:g} % cannot be guaranteed with these {samples:,} held-out "
         f"images, so abstain is true for every image; calibrate on more of them{least}, or give a larger --risk"
     )
-
-
-def fewest(risk: float, delta: float) -> int:
-    """Return the fewest images from which `fit_selective` can guarantee a risk: the surer half of them has no error.
-
-    >>> fewest(0.05, 0.05)
-    197
-    """
-    samples = 2
-    while math.ceil(samples / 2) * math.log1p(-risk) > math.log(delta / math.ceil(math.log2(samples))):
-        samples += 1
-    return samples
 
 
 def write_all(models: Sequence[Model], calibration: Calibration | None, paths: Sequence[str], parsed: Namespace) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from mixmo.calibration.conformal import fewest
+from mixmo.calibration.conformal import fewest_for_level
 from mixmo.calibration.posthoc import Calibration, calibrate
 from mixmo.hub.folder import from_pretrained
 from mixmo.models import Ensemble
@@ -18,7 +18,7 @@ from mixmo.storage.weights import AGAIN, is_stored, load_tensors
 from mixmo.utils.errors import UserError, check_path
 
 MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
-FEWEST = fewest(0.9)  # held-out images that conformal sets of the usual level need
+FEWEST = fewest_for_level(0.9)  # held-out images that conformal sets of the usual level need
 
 
 def load(where: Path | str, which: str = "last", model: nn.Module | None = None) -> Ensemble:

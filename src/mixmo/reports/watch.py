@@ -127,7 +127,7 @@ def serve(folder: Path, port: int = 0, every: float = 2.0) -> Iterator[Watching]
         server.server_close()
 
 
-def page() -> str:
+def watch_page() -> str:
     """Return the page, which is the same for every folder."""
     kinds = {"top1": "Top1 %", "nll": "NLL (nats)", "loss": "training loss"}
     charts = {name: vega.lines([], EPOCH, vega.axis(title), "curves", 240) for name, title in kinds.items()}
@@ -158,7 +158,7 @@ def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
         def route(self) -> None:
             path, _, query = self.path.partition("?")
             pages: dict[str, Callable[[], None]] = {
-                "/": lambda: self.respond(page(), "text/html"),
+                "/": lambda: self.respond(watch_page(), "text/html"),
                 "/vega.js": lambda: self.respond(vega.javascript(), "text/javascript"),
                 "/events": self.stream,
                 "/report": lambda: self.report(parse_qs(query).get("run", [])),
