@@ -246,6 +246,21 @@ def test_incomplete_output_keeps_the_suffix_part(tmp_path: Path, capsys, form: s
     assert [path.name for path in tmp_path.iterdir()] == [f"rows.{form}"]
 
 
+@pytest.mark.parametrize(
+    ("form", "name", "expected"),
+    [
+        (None, "a.json", "json"),
+        (None, "a.CSV", "csv"),
+        (None, "a.txt", "csv"),
+        (None, None, "csv"),
+        ("json", "a.txt", "json"),
+        ("json", "a.json", "json"),
+    ],
+)
+def test_the_format_is_that_of_the_suffix(form: str | None, name: str | None, expected: str, tmp_path: Path) -> None:
+    assert check_out(form, tmp_path / name if name else None) == expected
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_named_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Path, capsys):
     shutil.copy(min((images / "3").glob("*.png")), tmp_path / "a.png")
@@ -262,8 +277,9 @@ def test_a_named_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_pa
         (("RUN", "nowhere.png"), "nowhere.png"),
         (("IMAGES", "IMAGES"), "neither a run directory nor"),
         (("RUN", "IMAGES", "--format", "parquet"), "--out"),
-        (("RUN", "IMAGES", "--out", "TAKEN"), "exists"),
-        (("RUN", "IMAGES", "--out", "EMPTY/a/b.csv"), "b.csv"),
+        (("RUN", "IMAGES", "--out", "TAKEN"), "taken.csv exists already"),
+        (("RUN", "IMAGES", "--out", "EMPTY/a/b.csv"), "b.csv: its folder does not exist"),
+        (("RUN", "IMAGES", "--format", "csv", "--out", "EMPTY/b.json"), "--format csv does not fit --out"),
         (("RUN", "IMAGES", "--format", "xml"), "format"),
         (("RUN", "IMAGES", "--level", "90"), "level"),
         (("RUN", "IMAGES", "--calibrate-on", "FOREIGN"), "cat"),

@@ -47,15 +47,14 @@ def main(arguments: list[str]) -> None:
     into.add_argument(
         "--format",
         type=Literal["csv", "json", "parquet"],
-        default="csv",
-        help="of the rows; in csv, prediction sets are JSON arrays",
+        help="of the rows, by default that of the suffix of --out, or csv, in which prediction sets are JSON arrays",
     )
     into.add_argument("--out", type=Path, help="file to write, FILE.part until it is complete")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     add_calibration(into)
     into.add_argument("--device", default="auto", help="where to predict")
     parsed = parse(into, arguments)
-    check_out(parsed.format, parsed.out)
+    parsed.format = check_out(parsed.format, parsed.out)
     paths = list(find_images(parsed.paths))
     models = open_models([parsed.model], parsed.which, Runtime(device=parsed.device).resolve())
     calibration = calibrated(models, parsed)

@@ -48,8 +48,11 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
         raise UserError(f"{where} holds {run.recipe.networks} networks; take each of its folders {where}/0, ...")
     net, step = load_network_and_step(run, which)
     net.about = _metadata(run, which, step)
-    training_images = run.read_dataset().get("images", [0])[0]  # earlier versions did not count them
-    if step is None and run.recipe.held_out(training_images) >= FEWEST:
+    held_out = run.recipe.held_out(run.read_dataset().get("images", [0])[0])  # earlier versions did not count them
+    if step is None and 0 < held_out < FEWEST:
+        few = f"{where} held out {held_out} images, and calibration needs {FEWEST}"
+        warnings.warn(f"{few}: its probabilities are not calibrated; train with a larger --validation", stacklevel=2)
+    if step is None and held_out >= FEWEST:
         path = _logits(run, which)
         if is_stored(path):
             net.about = net.about.calibrated(validation_calibration(run, which))
