@@ -1,6 +1,6 @@
 """Which architectures `mixmo.wrap` takes: one of every family of timm, torchvision and pytorchcv's CIFAR networks.
 
-    PYTHONPATH=src python benchmarks/architectures.py --out docs/architectures.md [--onnx] [NAME ...]
+    PYTHONPATH=src python benchmarks/architectures.py --out FILE [--onnx] [NAME ...]
 
 Each is built with random weights and 10 classes, wrapped with two members, compared with what it was, trained for a
 step with every kind of mask, folded and, with --onnx, exported and run by onnxruntime. One core, about an hour without
@@ -200,23 +200,20 @@ def main() -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The Markdown page."""
+    """The table of docs/results/architectures.md, and a line that counts its rows."""
     good = [row for row in rows if works(row)]
-    automatic = [row for row in good if not row["arguments"]]
+    automatic = sum(not row["arguments"] for row in good)
+    exported = sum(isinstance(row.get("onnx"), float) for row in rows)
+    share = 100 * automatic / max(1, len(rows))
     lines = [
         "| library | family | model | found | stem, head | stride | start | masks | differ | fold | ONNX |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
+        *map(line, rows),
+        "",
+        f"{len(good)} of {len(rows)} work, {automatic} of them ({share:.1f} % of all) with stem and head "
+        f"found automatically; {exported} exported. Masks: {', '.join(KINDS)}.",
     ]
-    lines += [line(row) for row in rows]
-    return TEXT.format(
-        rows="\n".join(lines),
-        count=len(rows),
-        good=len(good),
-        automatic=len(automatic),
-        exported=sum(isinstance(row.get("onnx"), float) for row in rows),
-        share=100 * len(automatic) / max(1, len(rows)),
-        kinds=", ".join(KINDS),
-    )
+    return "\n".join(lines) + "\n"
 
 
 def works(row: dict[str, Any]) -> bool:
@@ -231,43 +228,10 @@ def line(row: dict[str, Any]) -> str:
     cells.append(f"with `{named}`" if named else "automatic")
     cells.append(f"`{', '.join(row['stems'])}`; `{', '.join(row['heads'])}`")
     cells += [str(row["stride"]), f"{row['start']:.0e}", f"{len(row['masks'])}/{len(KINDS)}", f"{row['apart']:.0e}"]
-    cells.append(f"{row['fold']:.0e}" if isinstance(row["fold"], float) else "refused")
+    cells.append(f"{row['fold']:.0e}" if isinstance(row["fold"], float) else "rejected")
     exported = row.get("onnx", "")
-    cells.append(f"{exported:.0e}" if isinstance(exported, float) else "refused" if exported else "")
+    cells.append(f"{exported:.0e}" if isinstance(exported, float) else "rejected" if exported else "")
     return f"| {' | '.join(cells)} |"
-
-
-TEXT = """# Architectures
-
-`mixmo.wrap(model, members=2)` finds the layers by which the image enters (the stem: a convolution, a patch embedding or
-several of them side by side) and those that give the answers (the head) by running the model on two random images: the
-stem is what cuts the answer off from the image when its own gradient is cut; the head is the last layer that, doubled,
-makes the model answer twice. Where this fails, the error names candidates for `stem=` and `head=`. A backbone that
-needs images of a certain size and does not say so takes `size=(C, H, W)`. Models with auxiliary heads in training
-(GoogLeNet, Inception) need `head=`, or to be built without them.
-
-The table is made by `PYTHONPATH=src python benchmarks/architectures.py --onnx --out docs/architectures.md`: one network
-of each family of timm, torchvision and pytorchcv's CIFAR networks, with random weights and 10 classes.
-{good} of {count} work, {automatic} of them ({share:.1f} % of all) with stem and head found automatically.
-
-- start: the largest difference of any head from the model's own answer to an image, before training;
-- masks: kinds a training step was made with, of {kinds};
-- differ: how far the two members' answers to one image are from each other after these steps;
-- fold: the largest difference `mixmo.fold` makes; "refused" where the stem is not linear in its weights (weight
-  standardisation), and the network is used as it is;
-- ONNX: the largest difference of the exported file, run by onnxruntime, from PyTorch; {exported} of {count} written.
-  Refused: what torch cannot trace for any batch (Gemma 4), what onnxruntime does not load (Shake-Shake), and BiT,
-  of which torch's file answers otherwise than PyTorch, without mixmo too.
-
-Differences are relative to the largest logit. With random weights some deep networks (CaiT, Inception, Xception) hardly
-react to the image, so that their "start" says little; what the stems give together is compared with the original
-stem's output in any case, by `wrap` itself. BiT has `diversity=0.0`: with the default its heads start 2e-05 from the
-model, which is rounding in float32 (2e-08 in float64) but more than the 1e-05 asked of all here. Activation
-checkpointing (`set_grad_checkpointing`) gave the same gradients for 11 of 12 timm models tried; LeViT raised an error.
-A model that computes its stem a second time in the backward pass is refused.
-
-{rows}
-"""
 
 
 if __name__ == "__main__":

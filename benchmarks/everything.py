@@ -71,7 +71,7 @@ def jobs() -> dict[str, Job]:
         "timm": Job(("benchmarks/steps.py resnet50 convnext_tiny vit_small_patch16_224",), 3),
         "bench-bf16": Job((f"{BENCH} --precision bf16",), 2),
         "bench-fp8": Job((f"{BENCH} --precision fp8",), 2),
-        "finetune": Job((f"{finetune} --out {{out}}/finetune",), 5),
+        "finetune": Job((f"{finetune} --out {{out}}/finetune",), 12),
         "transfer-vit": Job((f"{transfer} {shlex.join(VIT)} {pairs} --networks vit12-3",)),
         "transfer-wrn": Job((f"{transfer} {rows} --sources cifar100 --networks wrn28-4",)),
         "transfer": Job((f"{transfer} {rows} --networks vit12-3 wrn28-4",)),

@@ -1,4 +1,4 @@
-"""The rows of docs/architectures.md: family to model, options of its constructor, arguments of wrap if it needs any."""
+"""The rows of docs/results/architectures.md: family to model, constructor options, arguments of wrap if needed."""
 
 from typing import Any
 

@@ -8,8 +8,8 @@ Needs torch-uncertainty: the three others are its own layers in the WRN-28-4 of 
 protocol (batch 64, 300 epochs; batch 256 in ghost batches of 64 where b = 4). They have 4 members, as in the papers of
 BatchEnsemble (https://arxiv.org/abs/2002.06715) and Packed-Ensembles (https://arxiv.org/abs/2210.09184, alpha = 2); MC
 dropout has 4 samples. As those papers do, they average the members' probabilities; the stored logits of BatchEnsemble
-and MC dropout are the logarithm of that average. MIMO, MixMo and the deep ensemble average logits. others.json in the
-output folder is what the layout `others` of `mixmo reproduce --pages` shows.
+and MC dropout are the logarithm of that average. MIMO, MixMo and the deep ensemble average logits. The rows go into
+others.json in the output folder and are printed as a table.
 
 Importing this file registers the networks `batch-ensemble`, `packed` and `mc-dropout`, so it is a --plugin too.
 """
@@ -35,8 +35,8 @@ from mixmo.models.wrn import Block, wrn
 from mixmo.recipes import named
 from mixmo.recipes.protocols import FACTS
 from mixmo.recipes.schema import Recipe
+from mixmo.reproduce.evidence import spread
 from mixmo.reproduce.execute import run_here
-from mixmo.reproduce.pages import others_table
 from mixmo.reproduce.store import Store
 from mixmo.storage.files import atomic_write
 from mixmo.utils.signals import Stopped
@@ -230,6 +230,19 @@ def milliseconds(net: Ensemble, size: tuple[int, int, int], device: torch.device
     return 1000 * min(times[2:]) / len(images)
 
 
+SCORES = {"top1": (2, 100), "nll": (3, 1), "nllc": (3, 1), "ece": (3, 1)}  # digits and factor of each column
+
+
+def table(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Methods at equal cost."""
+    lines = [["method", "Top1 %", "NLL", "NLLc", "ECE", "parameters (M)", "ms per image", "training minutes"]]
+    for each in rows:
+        scores = [spread([each[name]], *shown) for name, shown in SCORES.items()]
+        costs = [f"{each['parameters'] / 1e6:.2f}", f"{each['milliseconds_per_image']:.4f}"]
+        lines.append([each["method"], *scores, *costs, f"{each['training_minutes']:.1f}"])
+    return lines
+
+
 def main() -> None:
     into = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     into.add_argument("--data", type=Path, help="folder of the data sets")
@@ -248,7 +261,7 @@ def main() -> None:
     found = [made for method in rows if (made := row(method, Store(given.out), runtime.resolve())) is not None]
     with atomic_write(given.out / "others.json") as temporary:
         temporary.write_text(json.dumps(found, indent=1) + "\n")
-    for cells in others_table(given.out, ["others.json"]):
+    for cells in table(found):
         print(f"| {' | '.join(cells)} |")
     if failures:
         raise SystemExit(f"{len(failures)} runs failed")

@@ -45,7 +45,7 @@ def collect(results: Path) -> list[dict[str, Any]]:
                 "recipe": name,
                 "settings": settings,
                 "seeds": [run.recipe.seed for run in runs],
-                "top1": round(100 * mean(one["top1"] for one in best), 2),
+                "top1": round(mean(100 * one["top1"] for one in best), 2),
                 "nllc": round(mean(one["nllc"] for one in best), 3),
                 "minutes": round(mean(one["seconds"] for one in scores) / 60, 1),
                 "device": json.loads((runs[0].path / "environment.json").read_text())["device_name"],

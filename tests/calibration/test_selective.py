@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from mixmo.calibration.selective import binomial_limit, fit_selective
+from mixmo.calibration.selective import binomial_limit, fewest_for_risk, fit_selective
 
 
 @pytest.mark.parametrize(("errors", "samples"), [(0, 1), (0, 100), (3, 50), (49, 50), (700, 10_000)])
@@ -80,3 +80,12 @@ def test_equally_confident_samples_are_treated_alike():
     logits = torch.tensor([[0.0, 2.0], [2.0, 0.0]]).repeat(200, 1)
     found = fit_selective(logits, torch.tensor([1, 0]).repeat(200), risk=0.05)
     assert len(set(found.abstain(logits).tolist())) == 1
+
+
+def test_the_fewest_held_out_images_are_exact():
+    """With as many, a network without errors predicts; with one less it abstains from every image."""
+    for risk in (0.05, 0.2):
+        for samples, coverage in ((fewest_for_risk(risk, 0.05), 1), (fewest_for_risk(risk, 0.05) - 1, 0)):
+            logits = torch.linspace(9, 1, samples)[:, None] * torch.tensor([[1.0, 0.0]])
+            found = fit_selective(logits, torch.zeros(samples, dtype=torch.long), risk, 0.05)
+            assert found.coverage == coverage

@@ -106,16 +106,16 @@ def test_json_of_saved_networks_has_the_scores_of_their_calibration(
         mean, prediction = logits.double().mean(0), mixmo.Prediction(logits, calibration)
         fitted = {key: METRICS[key](mean / whole.temperature, labels).item() for key in ("nll", "ece", "brier")}
         expected = {"models": [str(path)], "on": "digits", "images": 360, **plain(evaluate(logits, labels))}
-        expected["calibrated"] = {"temperature": whole.temperature, **fitted}
+        expected["temperature"] = {"temperature": whole.temperature, **fitted}
         if name != "bare":
             torch.manual_seed(0)
             held = prediction.sets[torch.arange(360), labels].double().mean().item()
             size = prediction.sets.sum(1).double().mean().item()
             answered = prediction.probs.amax(1) > calibration.selective.threshold
             share, wrong = answered.double().mean().item(), (prediction.labels != labels)[answered]
-            expected["sets"] = {"level": 0.8, "held": held, "size": size}
+            expected["conformal"] = {"level": 0.8, "held": held, "size": size}
             mistaken = wrong.double().mean().item() if name != "never" else None
-            expected["answered"] = {"risk": 0.8, "share": share, "wrong": mistaken}
+            expected["selective"] = {"risk": 0.8, "share": share, "wrong": mistaken}
         assert printed(path) == text(expected)
     found = json.loads(printed(path, runs[1].path))  # a calibration is that of one network
     assert list(found) == ["models", "on", "images", "ensemble", "members", "diversity"]

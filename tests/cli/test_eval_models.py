@@ -19,7 +19,7 @@ from mixmo.data.decode import SkippedImages
 from mixmo.data.types import Dataset
 from mixmo.evaluation import multiplex
 from mixmo.evaluation.images import FileImages
-from mixmo.evaluation.labelled_images import CalibrationScores, ModelScores, SelectiveScores, TemperatureScores
+from mixmo.evaluation.model_scores import CalibrationScores, ModelScores, SelectiveScores, TemperatureScores
 from mixmo.evaluation.models import open_models
 from mixmo.evaluation.pipeline import predict_images
 from mixmo.models.metadata import About
@@ -122,20 +122,20 @@ def test_scores_of_a_calibration_agree_with_plain_loops(
     found = scored(tmp_path / "net")
     mean, right = logits.double().mean(0), logits.mean(0).argmax(1) == labels
     nll = torch.nn.functional.cross_entropy(mean / calibration.temperature, labels)
-    assert found["calibrated"]["nll"] == pytest.approx(nll.item(), rel=1e-4)
+    assert found["temperature"]["nll"] == pytest.approx(nll.item(), rel=1e-4)
     inside = calibration.conformal.sets(mean)
     held = [row[label].item() for row, label in zip(inside, labels, strict=True)]
-    assert found["sets"]["held"] == pytest.approx(sum(held) / 360, abs=0.01)
-    assert found["sets"]["size"] == pytest.approx(inside.sum().item() / 360, abs=0.05)
+    assert found["conformal"]["held"] == pytest.approx(sum(held) / 360, abs=0.01)
+    assert found["conformal"]["size"] == pytest.approx(inside.sum().item() / 360, abs=0.05)
     answered = mean.softmax(1).amax(1) > calibration.selective.threshold
     assert answered.any()
-    assert found["answered"]["share"] == pytest.approx(answered.double().mean().item(), abs=0.01)
-    assert found["answered"]["wrong"] == pytest.approx(1 - right[answered].double().mean().item(), abs=0.01)
-    assert "calibrated" not in scored(tmp_path / "net", runs[1].path)  # it is that of one network
+    assert found["selective"]["share"] == pytest.approx(answered.double().mean().item(), abs=0.01)
+    assert found["selective"]["wrong"] == pytest.approx(1 - right[answered].double().mean().item(), abs=0.01)
+    assert "temperature" not in scored(tmp_path / "net", runs[1].path)  # it is that of one network
     assert main(["eval", str(tmp_path / "net"), *ON_CPU]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "net on digits, 360 images" in printed
-    fitted, sets, answers = found["calibrated"], found["sets"], found["answered"]
+    fitted, sets, answers = found["temperature"], found["conformal"], found["selective"]
     nll, ece, brier = (f"{fitted[name]:.4f}" for name in ("nll", "ece", "brier"))
     assert f"at temperature {calibration.temperature:.4g}: NLL {nll}, ECE {ece}, Brier {brier}" in printed
     assert f"coverage {100 * sets['held']:.2f} % (target 80 %), {sets['size']:.2f} classes on average" in printed
@@ -266,7 +266,7 @@ def test_randomised_sets_are_the_same_each_time(runs: list[Run], tmp_path: Path,
     calibration = calibrate(logits, labels, method="aps", randomised=True)
     mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
     before = torch.get_rng_state()
-    assert scored(tmp_path / "net")["sets"] == scored(tmp_path / "net")["sets"]
+    assert scored(tmp_path / "net")["conformal"] == scored(tmp_path / "net")["conformal"]
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -81,10 +81,33 @@ def test_help_spells_options_with_dashes_and_groups_them(capsys: pytest.CaptureF
     assert "--batch_size" not in text
 
 
-@pytest.mark.parametrize(("command", "needed"), [("bench", False), ("show", True)])
-def test_help_marks_required_arguments(command: str, needed: bool, capsys: pytest.CaptureFixture[str]) -> None:
+USAGES = {  # and how many arguments are required
+    "bench": ("[RECIPE] [options]", 0),
+    "show": ("[RECIPE] [options]", 0),
+    "train": ("[RECIPE] --out PATH [options]", 1),
+    "data get": ("NAME --to PATH [options]", 2),
+}
+
+
+@pytest.mark.parametrize("command", USAGES)
+def test_help_marks_required_arguments(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    usage, required = USAGES[command]
+    assert main([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: mixmo {command} {usage}\n")
+    assert text.count("(required)") == required
+
+
+WITHOUT = {  # what the help says of commands without a recipe
+    "train": "not needed with --resume, or with --model timm/NAME or torchvision/NAME, whose recipe is finetune/",
+    "show": "not needed with --model timm/NAME or torchvision/NAME, whose recipe is finetune/",
+}
+
+
+@pytest.mark.parametrize("command", WITHOUT)
+def test_help_names_the_options_that_replace_the_recipe(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
-    assert ("(required)" in capsys.readouterr().out) == needed
+    assert WITHOUT[command] in " ".join(capsys.readouterr().out.split())
 
 
 def test_path_may_begin_with_the_home_folder(

@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 
 import mixmo
-from mixmo.calibration.selective import fit_selective
 from mixmo.cli import predict as command
 from mixmo.cli.app import main
 from mixmo.cli.rows import check_out, writing
@@ -194,15 +193,6 @@ def test_a_risk_that_cannot_be_guaranteed_is_reported(
     assert "guaranteed" not in err
 
 
-def test_the_fewest_held_out_images_are_exact():
-    """With as many, a network without errors predicts; with one less it abstains from every image."""
-    for risk in (0.05, 0.2):
-        for samples, coverage in ((command.fewest(risk, 0.05), 1), (command.fewest(risk, 0.05) - 1, 0)):
-            logits = torch.linspace(9, 1, samples)[:, None] * torch.tensor([[1.0, 0.0]])
-            found = fit_selective(logits, torch.zeros(samples, dtype=torch.long), risk, 0.05)
-            assert found.coverage == coverage
-
-
 def test_randomised_sets_are_the_same_each_time(runs: list[Run], images: Path, tmp_path: Path, capsys):
     calibration = mixmo.calibrate(*runs[0].read_logits(), method="aps", randomised=True)
     folder = mixmo.save_pretrained(mixmo.load(runs[0].path), tmp_path / "net", calibration=calibration)
@@ -256,6 +246,21 @@ def test_incomplete_output_keeps_the_suffix_part(tmp_path: Path, capsys, form: s
     assert [path.name for path in tmp_path.iterdir()] == [f"rows.{form}"]
 
 
+@pytest.mark.parametrize(
+    ("form", "name", "expected"),
+    [
+        (None, "a.json", "json"),
+        (None, "a.CSV", "csv"),
+        (None, "a.txt", "csv"),
+        (None, None, "csv"),
+        ("json", "a.txt", "json"),
+        ("json", "a.json", "json"),
+    ],
+)
+def test_the_format_is_that_of_the_suffix(form: str | None, name: str | None, expected: str, tmp_path: Path) -> None:
+    assert check_out(form, tmp_path / name if name else None) == expected
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_named_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_path: Path, capsys):
     shutil.copy(min((images / "3").glob("*.png")), tmp_path / "a.png")
@@ -272,8 +277,9 @@ def test_a_named_pipe_among_the_images_is_skipped(run: Run, images: Path, tmp_pa
         (("RUN", "nowhere.png"), "nowhere.png"),
         (("IMAGES", "IMAGES"), "neither a run directory nor"),
         (("RUN", "IMAGES", "--format", "parquet"), "--out"),
-        (("RUN", "IMAGES", "--out", "TAKEN"), "exists"),
-        (("RUN", "IMAGES", "--out", "EMPTY/a/b.csv"), "b.csv"),
+        (("RUN", "IMAGES", "--out", "TAKEN"), "taken.csv exists already"),
+        (("RUN", "IMAGES", "--out", "EMPTY/a/b.csv"), "b.csv: its folder does not exist"),
+        (("RUN", "IMAGES", "--format", "csv", "--out", "EMPTY/b.json"), "--format csv does not fit --out"),
         (("RUN", "IMAGES", "--format", "xml"), "format"),
         (("RUN", "IMAGES", "--level", "90"), "level"),
         (("RUN", "IMAGES", "--calibrate-on", "FOREIGN"), "cat"),

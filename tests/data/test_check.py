@@ -140,6 +140,17 @@ def test_a_folder_counts_images_per_class(tmp_path: Path):
     assert "class bird has no training image" in untrained
 
 
+def test_a_class_without_test_images_and_a_single_class_are_said(tmp_path: Path):
+    for label in ("cat", "dog"):
+        images(tmp_path / "pets" / "train" / label, 2)
+    images(tmp_path / "pets" / "val" / "cat", 1)
+    summary, faults = check("folder:pets@8", tmp_path)
+    assert faults == []
+    assert summary.splitlines()[-1] == "class dog has no test image; scores do not cover it"
+    images(tmp_path / "one" / "cat", 3)
+    assert "all of class 'cat'; there must be two or more" in check("folder:one@8", tmp_path).faults[0]
+
+
 def test_a_folder_without_a_split_suggests_val(tmp_path: Path):
     images(tmp_path / "pets" / "cat", 3)
     images(tmp_path / "pets" / "dog", 4)

@@ -202,7 +202,7 @@ def test_numeric_labels_keep_their_numbers(tmp_path: Path):
     ("content", "word"),
     [
         (b"", "path,label"),
-        (b"file,class\na.png,cat\n", "path,label"),
+        (b"file,class\na.png,cat\n", "its first line is 'file,class'; name the columns path,label there"),
         (b"path,label\n", "no images"),
         (b"path,label\na.png,cat\nb.png\n", "line 3"),
         (b"path,label\n,cat\n", "line 2"),
@@ -296,3 +296,10 @@ def test_a_single_class_is_an_error(root: Path):
             (root / part / label).rename(root / f"{part}-{label}")
     with pytest.raises(UserError, match="class 'red'"):
         folder(root, 8)
+
+
+def test_a_size_that_is_no_number_is_no_missing_folder(root: Path) -> None:
+    with pytest.raises(UserError, match="write folder:PATH or folder:PATH@SIZE, of 8 to 4096 pixels"):
+        module.parse(f"folder:{root}@abc", root)
+    with pytest.raises(UserError, match="no such folder"):
+        module.parse(f"folder:{root}s@abc", root)

@@ -92,7 +92,7 @@ def test_missing_files_and_wrong_counts_are_named(root: Path, name: str, content
     assert f"`mixmo data get tiny-imagenet --to {root}`" in str(caught.value)
 
 
-def test_train_missing(root: Path):
+def test_a_missing_train_folder_is_named(root: Path):
     (root / "tiny-imagenet-200/train").rename(root / "tiny-imagenet-200/elsewhere")
     with pytest.raises(UserError, match="tiny-imagenet-200/train"):
         tiny_imagenet.read(root, 2, 1)

@@ -33,19 +33,23 @@ def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch, main: bool 
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
-def test_imports(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_benchmark_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("convolutions"):
         pytest.importorskip("triton")
     run(name, monkeypatch=monkeypatch, main=False)
 
 
-def test_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_prints_its_table_to_the_last_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)  # other tests have theirs
     run("export.py", "--single", "alike", *SMALL, monkeypatch=monkeypatch)
     assert capsys.readouterr().out.splitlines()[-1].startswith("| wrn10_1 | pt2 | alike |")
 
 
-def test_beyond(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_leaves_out_what_grey_images_and_missing_data_sets_do_not_allow(
+    runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Corruptions need colours: on the digits they are left out, as data sets are that are not there."""
     out = tmp_path / "beyond.json"
     arguments = [str(runs[0].path), "--out", str(out), "--images", "300", "--data", str(tmp_path), "--device", "cpu"]

@@ -35,7 +35,9 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return names
 
 
-def test_page(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_components_of_the_extend_guide_train_evaluate_and_are_listed(
+    page: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert page["report"].ensemble.top1 > 0.6  # a blind guess: a third
     stored = evaluate(*Run.open("runs/own0").read_logits("last"))
     again = evaluate(page["prediction"].logits, page["hues"](None).test.labels)

@@ -18,7 +18,9 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (GUIDES / page).read_text(), flags=re.DOTALL)
 
 
-def test_evaluate(runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_evaluate_guide_runs(
+    runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "cut2").symlink_to(runs[0].path)
     monkeypatch.chdir(tmp_path)
@@ -31,7 +33,7 @@ def test_evaluate(runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch:
     assert names["fast"].logits.shape == (1, 9, 10)
 
 
-def test_train(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_train_guide_runs(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "a").symlink_to(runs[0].path)
     monkeypatch.chdir(tmp_path)
@@ -41,13 +43,13 @@ def test_train(runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert names["logits_MNK"].shape == (2, 360, 10)
 
 
-def test_data() -> None:
+def test_code_of_the_data_guide_runs() -> None:
     names: dict[str, Any] = {"images_NHWC": torch.full((2, 32, 32, 3), 100, dtype=torch.uint8)}
     exec(blocks("data.md")[0], names)
     assert names["foggy"].shape == (2, 32, 32, 3)
 
 
-def test_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_deploy_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saving; the blocks about exported files are run by tests/exporters."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"mixmo": mixmo, "mean": (0.5,) * 3, "std": (0.2,) * 3, "names": ("hen", "owl")}
@@ -61,7 +63,9 @@ def test_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["prediction"].probs.shape == (3, 2)
 
 
-def test_report(runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_report_guide_runs(
+    runs: list[Run], digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "cut").symlink_to(runs[0].path)
     monkeypatch.chdir(tmp_path)

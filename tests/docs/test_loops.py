@@ -35,7 +35,9 @@ def given() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("heading", blocks())
-def test_blocks(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_under_each_heading_of_the_loops_guide_runs(
+    heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = given()
     net = names["net"]

@@ -32,7 +32,7 @@ def meant(mix: Mix) -> Tensor:
 
 
 @pytest.mark.parametrize("method", ["mixup", "cutmix", "resizemix", "manifold-mixup", "hard-patchup"])
-def test_single_networks(method: str) -> None:
+def test_targets_of_single_networks_are_the_mean_of_what_they_see(method: str) -> None:
     """Layers that do nothing answer with the mean of what they were shown, mixed in pixels or in features."""
     net = Network([nn.Identity()], Stages([nn.Identity()] * 3), [nn.Identity()], members=1, stride=1)
     mixes = [batch(small(method).replace(pixel_p=0.7), seed) for seed in range(8)]
@@ -91,7 +91,7 @@ def test_ratios_of_mixup_are_uniform() -> None:
     assert largest.mean().item() == pytest.approx(0.9 * 0.75 + 0.1, abs=0.02)
 
 
-def test_interpolated_labels() -> None:
+def test_interpolated_labels_are_those_of_the_mixed_images() -> None:
     mix = batch(small("shared-all"))
     torch.testing.assert_close((mix.coefficients * mix.images).mean((2, 3, 4)).sum(0, keepdim=True), meant(mix))
     assert mix.weights.tolist() == [[pytest.approx(1)] * 60]

@@ -180,6 +180,25 @@ def test_few_steps_of_fine_tuning_are_said(
     assert all(line.startswith(f"hint     few steps for {what}: --epochs {epochs} ") for line in found)
 
 
+@pytest.mark.parametrize(("samples", "size"), [(43, 16), (160, None), (159, 32)])
+def test_few_steps_per_epoch_suggest_a_smaller_batch(digits: Dataset, samples: int, size: int | None) -> None:
+    """With b = 2, 32 images at a time."""
+    recipe = named("finetune/cut-mixmo").replace(dataset="digits", pretrained=False, epochs=1000)
+    images = digits.train._replace(images=digits.train.resident[: samples + samples // 9 + 1])
+    few = digits._replace(train=images._replace(labels=images.labels[: len(images.images)]))
+    samples = len(few.train.labels) - recipe.held_out(len(few.train.labels))
+    found = hints(recipe, samples, few)
+    assert found == ([f"hint     few steps per epoch for {samples} images: try --batch-size {size}"] if size else [])
+
+
+def test_classes_without_test_images_are_named(digits: Dataset) -> None:
+    rows = digits.test.labels < 8
+    some = digits._replace(
+        test=digits.test._replace(images=digits.test.resident[rows], labels=digits.test.labels[rows])
+    )
+    assert hints(RECIPE, 1437, some) == ["hint     no test image of class '8', '9': scores do not cover it"]
+
+
 @pytest.mark.parametrize(("epochs", "warmup", "hinted"), [(2, 2.0, True), (2, 5.0, True), (3, 2.0, False)])
 def test_a_warm_up_of_the_whole_training_is_said(digits: Dataset, epochs: int, warmup: float, hinted: bool) -> None:
     found = hints(RECIPE.replace(epochs=epochs, warmup=warmup), 1437, digits)

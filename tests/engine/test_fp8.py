@@ -142,9 +142,9 @@ def test_a_resumed_run_is_the_same_and_saves_what_any_run_saves(
     assert states[2]["maxima"] is None
 
 
-@pytest.mark.parametrize("auto", [False, True])
+@pytest.mark.parametrize("kernels", ["cudnn", "auto"])
 def test_forward_and_input_gradient_are_always_measured(
-    auto: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the encoders, and the other directions with --kernels auto only."""
     seen = []
@@ -158,14 +158,14 @@ def test_forward_and_input_gradient_are_always_measured(
     monkeypatch.setattr(remembered, "environment", lambda _: "here")
     monkeypatch.setattr(remembered, "choose", choose)
     net = fresh_network(RECIPE, data.load("digits"))
-    found = choose_kernels(net, (1, 8, 8), 64, "fp8", CPU, World(), auto)
+    found = choose_kernels(net, (1, 8, 8), 64, "fp8", CPU, World(), kernels)
     half = {(direction, dtype) for _, direction, dtype in seen if dtype != E4M3}
     assert {direction for _, direction, dtype in seen if dtype == E4M3} == {"forward", "input"}
-    assert half == ({("weight", torch.bfloat16)} if auto else set())
+    assert half == ({("weight", torch.bfloat16)} if kernels == "auto" else set())
     assert len(found) == len(seen)
     assert len(layers(net)) == sum(each.layers for each in found if each.direction == "forward") > 2
     assert not layers(net.get_submodule("encoders"))
-    assert {layer.kernels.weight for layer in layers(net)} == {"tile" if auto else "cudnn"}
+    assert {layer.kernels.weight for layer in layers(net)} == {"tile" if kernels == "auto" else "cudnn"}
 
 
 @pytest.mark.parametrize("failing", ["all", "one"])

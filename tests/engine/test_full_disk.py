@@ -107,37 +107,33 @@ def test_training_goes_on_while_metrics_cannot_be_written(
     assert same(run, finished[0])
 
 
-def test_training_goes_on_without_a_checkpoint(
-    finished: tuple[Run, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk is full for the checkpoint of the first epoch; that of the last is written."""
-    written, rename = list[str](), Path.rename
+@pytest.fixture
+def renamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names that files were given, on a disk that is full for the first of them."""
+    names, rename = list[str](), Path.rename
 
     def full_at_first(path: Path, target: Path) -> Path:
-        written.append(target.name)
-        if len(written) == 1:
+        names.append(target.name)
+        if len(names) == 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", full_at_first)
+    return names
+
+
+def test_training_goes_on_without_a_checkpoint(finished: tuple[Run, int], tmp_path: Path, renamed: list[str]) -> None:
+    """The disk is full for the checkpoint of the first epoch; that of the last is written."""
     with pytest.warns(UserWarning, match=r"could not be written \(No space left.*training goes on"):
         run = train(RECIPE, tmp_path / "run", RUNTIME)
     assert same(run, finished[0])
-    assert [path.name for path in (run.path / "checkpoints").glob("[0-9]*")] == [written[-1]]
+    assert [path.name for path in (run.path / "checkpoints").glob("[0-9]*")] == [renamed[-1]]
 
 
 def test_unreadable_images_after_a_failed_checkpoint_still_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, renamed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error of the images is raised, not that of the disk, which has room again."""
-    written, rename = list[str](), Path.rename
-
-    def full_at_first(path: Path, target: Path) -> Path:
-        written.append(target.name)
-        if len(written) == 1:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return rename(path, target)
-
     draws = Trainer.draws
 
     def unreadable(trainer: Trainer, first: int, last: int) -> Any:
@@ -145,11 +141,10 @@ def test_unreadable_images_after_a_failed_checkpoint_still_save(
             raise UserError("the images cannot be read")
         yield from draws(trainer, first, last)
 
-    monkeypatch.setattr(Path, "rename", full_at_first)
     monkeypatch.setattr(Trainer, "draws", unreadable)
     with pytest.raises(UserError, match="images cannot be read"), pytest.warns(UserWarning, match="training goes on"):
         train(RECIPE, tmp_path / "run", RUNTIME)
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == [written[-1]]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*")] == [renamed[-1]]
 
 
 def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

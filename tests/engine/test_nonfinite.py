@@ -199,6 +199,21 @@ def test_processes_wait_for_the_checkpoint_that_they_roll_back_to() -> None:
     assert order == ["run", "world.broadcast", "checkpoints.latest"]
 
 
+def test_the_error_says_what_was_saved_and_what_was_not_tried() -> None:
+    trainer = MagicMock()
+    trainer.run.side_effect, trainer.state.rollbacks = DivergedError("NaN"), 3
+    for on_nan, latest, expected in (
+        ("stop", None, "NaN, or with --on-nan skip; nothing was saved"),
+        ("skip", None, "NaN; nothing was saved"),
+        ("stop", Path("00000012"), "NaN; the checkpoint of step 12 is kept, from which --resume with --on-nan skip"),
+        ("rollback", Path("00000012"), "NaN; the checkpoint of step 12 is kept"),
+    ):
+        trainer.runtime.on_nan, trainer.checkpoints.latest.return_value = on_nan, latest
+        with pytest.raises(DivergedError) as caught:
+            _rolled_back(trainer, None)
+        assert str(caught.value).removesuffix(" or rollback continues") == expected
+
+
 @pytest.mark.parametrize("recipe", [OFTEN], indirect=True)
 def test_a_training_that_is_always_nan_stops_after_three_rollbacks(
     recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -146,7 +146,7 @@ def broken(after: Callable[[Any], None]) -> Callable[..., Any]:
     return compile
 
 
-def test_without_a_compiler(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_compilation_runs_eagerly_with_equal_losses(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """The failed step had already moved the batch statistics: they are put back, nothing counts twice."""
     eager = Training(digits)
     expected = eager.run()

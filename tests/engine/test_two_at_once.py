@@ -94,7 +94,9 @@ def before(count: int, act: Callable[[], None]) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Dataset, fails: bool) -> None:
+def test_a_second_training_at_any_moment_leaves_one_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Dataset, fails: bool
+) -> None:
     """Of a first training that goes on, or that fails before its first step and leaves nothing behind."""
     monkeypatch.setattr("mixmo.engine.training.Trainer", Trainer)
     monkeypatch.setattr("mixmo.data.load", lambda *_: digits)

@@ -212,7 +212,7 @@ def test_arguments_default_to_the_metadata_of_the_network(tmp_path: Path) -> Non
 
 
 def test_sets_and_abstention_in_onnxruntime_agree_with_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the code of docs/export.md."""
+    """By the code of docs/guides/deploy.md."""
     monkeypatch.chdir(tmp_path)
     net = network()  # images of the fit lie on the thresholds, where rounding decides: others are predicted
     held, images = torch.randn(2, 200, *SIZE, generator=torch.Generator().manual_seed(0))
@@ -352,7 +352,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pt2, "write", full)
+    monkeypatch.setattr(pt2, "write_pt2", full)
     with pytest.raises(UserError, match="No space left"):
         export(network(), tmp_path / "net.pt2", size=SIZE)
     assert not list(tmp_path.iterdir())

@@ -68,6 +68,13 @@ def test_a_run_without_validation_images_is_not_calibrated(runs: list[Run]):
     assert mixmo.load(runs[1].path, "best").members == 1
 
 
+def test_too_few_held_out_images_are_said(digits: Dataset, tmp_path: Path) -> None:
+    recipe = named("digits/vanilla").replace(width=1, epochs=1, batch_size=256, validation=5)
+    run = train(recipe, tmp_path / "run", Runtime(device="cpu", quiet=True))
+    with pytest.warns(UserWarning, match="held out 5 images, and calibration needs 9: .* not calibrated; train with"):
+        assert mixmo.load(run.path).about.calibration is None
+
+
 def test_a_missing_calibration_warns_and_a_damaged_one_raises(run: Run, tmp_path: Path):
     copy = Run.open(shutil.copytree(run.path, tmp_path / "run"))
     path = copy.path / "logits-last.safetensors"

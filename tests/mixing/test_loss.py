@@ -81,3 +81,16 @@ def test_compiles_without_breaks() -> None:
     compiled = torch.compile(loss, backend="eager", fullgraph=True)
     for targets in (LABELS, torch.nn.functional.one_hot(LABELS, 5)):
         assert torch.equal(compiled(LOGITS, mixed(targets)), loss(LOGITS, mixed(targets)))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_labels_of_every_integer_type_give_the_same_loss(dtype: torch.dtype) -> None:
+    labels = torch.tensor([0, 2, 1, 2])
+    images, logits = torch.randn(4, 3, 8, 8), torch.randn(2, 4, 3)
+    losses = []
+    for given in (labels, labels.to(dtype)):
+        mix = mixmo.Mixer("cut")(images, given, generator=torch.Generator().manual_seed(0))
+        losses.append(loss(logits, mix))
+    assert losses[0] == losses[1]
+    with pytest.raises(mixmo.UserError, match="a label is -1; classes are 0 to K - 1"):
+        mixmo.Mixer("cut")(images, labels.to(torch.int8) - 1)

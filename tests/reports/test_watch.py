@@ -54,13 +54,11 @@ def events(watching: Watching) -> Iterator[Any]:
             yield json.loads(line[6:])
 
 
-def test_page_and_list_are_served_on_the_loopback_address(watching: Watching) -> None:
+def test_the_page_is_served_on_the_loopback_address(watching: Watching) -> None:
     assert watching.address.startswith("http://127.0.0.1:")
     status, text, headers = get(watching, "/")
     assert (status, "mixmo watch" in text) == (200, True)
     assert "default-src 'none'" in headers["Content-Security-Policy"]
-    status, text, _ = get(watching, "/runs.json")
-    assert [row["run"] for row in json.loads(text)] == ["cut", "plain"]
 
 
 def test_events_bring_all_runs_and_then_what_changes(watching: Watching, folder: Path) -> None:
@@ -86,12 +84,12 @@ def test_reports_of_listed_runs_are_made_and_of_nothing_else(watching: Watching,
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "127.0.0.1.evil.example", "["])
 def test_another_host_name_is_refused(watching: Watching, host: str) -> None:
-    assert get(watching, "/runs.json", Host=host)[0] == 403
+    assert get(watching, "/", Host=host)[0] == 403
 
 
 def test_other_methods_and_pages_are_refused(watching: Watching) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH"):
-        assert get(watching, "/runs.json", method)[0] == 501
+        assert get(watching, "/events", method)[0] == 501
     for path in ("/nothing", "/..%2f..%2fetc/passwd", "//etc/passwd", "/report.html"):
         assert get(watching, path)[0] == 404
 

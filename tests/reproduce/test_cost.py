@@ -42,7 +42,7 @@ def test_a_backbone_has_a_cost_too() -> None:
     assert run_seconds(recipe, h200()) > 0
 
 
-def test_runs() -> None:
+def test_seconds_of_a_run_are_steps_scoring_and_compilation() -> None:
     """300 epochs of WRN-28-4 at batch 256: 6 minutes of steps, 2.5 of scoring; b = 4 takes four times the steps."""
     recipe = named("cifar100/vanilla").replace(width=4, batch_size=256, precision="bf16")
     steps = 300 * 195 * 256 / 41_785

@@ -93,7 +93,7 @@ def test_the_filters_of_the_first_run(tmp_path: Path, runs: list[Run]) -> None:
     assert "scale smoke" in drawn.get_suptitle()
 
 
-def test_other_tables(tmp_path: Path) -> None:
+def test_pictures_of_curves_masks_and_numbers(tmp_path: Path) -> None:
     """The curves of w_r, a gallery of masks, and else the numbers."""
     weights, masks, numbers = (output.picture(report(name), {}, tmp_path) for name in ("weights", "masks", "p"))
     assert weights is not None

@@ -59,7 +59,7 @@ def test_a_table_never_mixes_scales(scale: str, tmp_path: Path) -> None:
             assert max((recipe.width for recipe in runs), default=0) <= {"hour": 4, "minutes": 2}[scale]
 
 
-def test_main_table() -> None:
+def test_cells_of_the_main_table_name_their_recipes_and_seeds() -> None:
     plan = expand(paper.load("main-table"))
     assert plan.seeds == 3
     assert cell(plan, "Cut-MixMo b=4") == tuple(
@@ -243,7 +243,7 @@ def test_a_setting_that_a_row_cannot_have_names_the_row() -> None:
         expand(paper.load("main-table"), "paper", {"batch_size": 66})
 
 
-def test_names_and_hashes() -> None:
+def test_run_names_are_distinct_and_never_change() -> None:
     recipe = named("cifar100/cut-mixmo+cutmix").replace(width=4, precision="bf16", batch_size=256)
     assert run_name(recipe).startswith("cifar100-cut-mixmo+cutmix-w4-b2-s0-")
     assert len({digest(recipe.replace(seed=s, lr=lr)) for s in range(3) for lr in (0.1, 0.2)}) == 6

@@ -133,7 +133,7 @@ def test_a_run_to_resume_costs_what_is_left_of_it(
     whole = re.search(r"  train +(\d+\.\d) min ", capsys.readouterr().out, re.MULTILINE)
     run = Run.create(tmp_path / "runs" / run_name(recipe), recipe)
     (run.path / "checkpoints").mkdir()
-    (run.path / "metrics.jsonl").write_text("{}\n" * 3)
+    (run.path / "metrics.jsonl").write_text('{"epoch": 3}\n')
     assert main([*command, "--dry-run"]) == 0
     rest = re.search(r"  resume +(\d+\.\d) min ", capsys.readouterr().out, re.MULTILINE)
     assert whole is not None
@@ -420,7 +420,7 @@ def test_time_left_is_that_of_all_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
     def make(recipe: Recipe) -> None:
         store.folder(recipe).mkdir(parents=True)
-        (store.folder(recipe) / "metrics.jsonl").write_text("{}\n")
+        (store.folder(recipe) / "metrics.jsonl").write_text('{"epoch": 1}\n')
 
     make(plan[0])
     remaining = Remaining(plan, store)

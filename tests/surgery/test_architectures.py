@@ -1,4 +1,4 @@
-"""A few small backbones of other libraries, one of each kind of stem and head; docs/architectures.md has them all."""
+"""A few small backbones of other libraries, one per kind of stem and head; all: docs/results/architectures.md."""
 
 from typing import Any
 

@@ -93,3 +93,10 @@ def test_concatenated_encodings_raise() -> None:
 def test_a_plain_model_raises() -> None:
     with pytest.raises(mixmo.UserError, match="Sequential"):
         mixmo.fold(convolutional(nn.Conv2d(3, 8, 3)))
+
+
+def test_a_network_that_diverged_is_not_blamed_for_its_encoders() -> None:
+    net = mixmo.create("wrn10_1", classes=5, members=2)
+    next(iter(net.heads)).weight.data.fill_(float("nan"))
+    with pytest.raises(mixmo.UserError, match="outputs NaN or infinite values; check whether its training diverged"):
+        mixmo.fold(net)

@@ -117,10 +117,10 @@ def tune_raps(logits_NK: Tensor, labels_N: Tensor, level: float, u_N: Tensor | N
     return min(LAMBDAS, key=size), k_reg
 
 
-def fewest(level: float) -> int:
+def fewest_for_level(level: float) -> int:
     """Smallest number of held-out samples that has a quantile of this level.
 
-    >>> fewest(0.9), fewest(0.99)
+    >>> fewest_for_level(0.9), fewest_for_level(0.99)
     (9, 99)
     """
     return math.ceil(round(level / (1 - level), 9))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixmo.calibration.conformal import CONFORMAL, Conformal, fewest, fit_conformal, tune_raps
+from mixmo.calibration.conformal import CONFORMAL, Conformal, fewest_for_level, fit_conformal, tune_raps
 from mixmo.calibration.selective import Selective, fit_selective
 from mixmo.metrics.checks import check_predictions
 from mixmo.metrics.temperature import fit_temperature
@@ -105,7 +105,7 @@ def calibrate(
     check_whole("seed", seed, least=0)
     if not all(0 < value < 1 for value in (level, delta, 0.5 if risk is None else risk)):
         raise UserError(f"level = {level}, risk = {risk}, delta = {delta}; give probabilities between 0 and 1")
-    needed = fewest(level) * (TUNED if method == "raps" else 1)
+    needed = fewest_for_level(level) * (TUNED if method == "raps" else 1)
     if samples < needed:
         raise UserError(f"{samples} held-out samples; {method} at level {level} needs {needed}, or a lower level")
     generator = torch.Generator().manual_seed(seed)

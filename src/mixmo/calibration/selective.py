@@ -52,6 +52,18 @@ def fit_selective(logits_NK: Tensor, labels_N: Tensor, risk: float = 0.05, delta
     return found
 
 
+def fewest_for_risk(risk: float, delta: float) -> int:
+    """Return the fewest images from which `fit_selective` can guarantee a risk: the surer half of them has no error.
+
+    >>> fewest_for_risk(0.05, 0.05)
+    197
+    """
+    samples = 2
+    while math.ceil(samples / 2) * math.log1p(-risk) > math.log(delta / math.ceil(math.log2(samples))):
+        samples += 1
+    return samples
+
+
 def binomial_limit(errors: int, samples: int, delta: float) -> float:
     """The largest error rate b under which so few errors still have probability delta: P(Bin(samples, b) <= errors).
 

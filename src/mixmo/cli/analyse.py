@@ -58,10 +58,10 @@ def main(arguments: list[str]) -> None:
     if parsed.json:
         print_json(found.to_dict())
     else:
-        show(found, parsed.measure)
+        print_analysis(found, parsed.measure)
 
 
-def show(found: Analysis, measure: str) -> None:
+def print_analysis(found: Analysis, measure: str) -> None:
     """Print the analysis as tables, with letters for the runs."""
     runs = lettered(found.runs)
     for letter, run in runs.items():

@@ -42,10 +42,11 @@ Example: mixmo train cifar100/cut-mixmo --width 4 --out runs/cut
 
 options:
   --plugin FILE.py   with any command, repeatable: import a file or module that
-                     registers user-defined masks, networks, data sets or
-                     metrics, or makes the backbone of a run; as are those in
-                     the environment variable MIXMO_PLUGINS, and installed
-                     packages with an entry point `mixmo.plugins`
+                     registers user-defined masks, pixel augmentations,
+                     networks, data sets or metrics, or makes the backbone of
+                     a run; as are those in the environment variable
+                     MIXMO_PLUGINS, and installed packages with an entry point
+                     `mixmo.plugins`
   --version          print the version
 """
 TRAINING = ("train", "rerun", "bench", "show", "demo", "reproduce")

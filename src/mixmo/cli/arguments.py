@@ -30,20 +30,24 @@ MODEL = re.compile(r"--model(=.*)?").fullmatch
 parser = Parser
 
 
-def add_recipe(into: Parser, arguments: list[str], needed: bool = True) -> None:
+def add_recipe(into: Parser, arguments: list[str], needed: bool = True, unless: str | None = None) -> None:
     """Add the positional RECIPE, --config and one option for each field; `recipe_of` makes a recipe of them.
 
-    With --model, RECIPE may be missing: `recipe_of` then takes that of backbones. The help shows the defaults of the
-    recipe in `arguments`, if there is one.
+    With --model, RECIPE may be missing: `recipe_of` then takes that of backbones. So it may with the option `unless`.
+    The help shows the defaults of the recipe in `arguments`, if there is one.
     """
     given = [argument.partition("=")[2] or after for argument, after in pairwise([*arguments, ""]) if MODEL(argument)]
-    nargs = "?" if given or not needed else None
+    without = f"not needed with {f'{unless}, or with ' if unless else ''}--model timm/NAME or torchvision/NAME, whose "
+    without = f"; {without}recipe is {DEFAULT}" if needed else ""
+    needed = needed and unless not in arguments
+    asked = {"-h", "--help"} & {*arguments}  # the help is that of all command lines, with --model too
+    nargs = "?" if given or asked or not needed else None
     text = "YAML file of fields to override, such as recipe.yaml of a run; options override the file"
     into.add_argument("--config", type=Path | None, help=text)
     name = next((word for word in arguments if word in names()), DEFAULT if needed and given else PAPER)
     text = (
-        f"a named recipe such as {PAPER} (`mixmo list recipes`); {DEFAULT} for a backbone as --model; the defaults "
-        f"below are those of {name}, and with RECIPE before --help its own"
+        f"a named recipe such as {PAPER} (`mixmo list recipes`){without}. The defaults below are those of {name}; "
+        "with RECIPE before --help, its own"
     )
     into.add_argument("recipe", nargs=nargs, help=text)
     shown = named(name)

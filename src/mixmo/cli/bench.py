@@ -55,10 +55,10 @@ def main(arguments: list[str]) -> None:
         if result is not None and parsed.json:
             print_json(asdict(result))
         elif result is not None:
-            show(result)
+            print_result(result)
 
 
-def show(result: Result) -> None:
+def print_result(result: Result) -> None:
     """Print the results as a table."""
     console = Output(80)
     title = f"{result.architecture}, batch size {result.batch_size}, {result.precision}, {result.mode} step"

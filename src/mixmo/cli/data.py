@@ -59,7 +59,7 @@ def corrupt_(arguments: list[str]) -> None:
     """generate a test set in the style of CIFAR-C"""
     into = parser(
         "data corrupt",
-        "Write the test set of cifar10 or cifar100 under 19 corruptions into DIR/NAME-c-style, in CIFAR-C's layout. "
+        "Write the test set of cifar10 or cifar100 under 19 corruptions into PATH/NAME-c-style, in CIFAR-C's layout. "
         "By the published formulas, but it is not CIFAR-C.",
     )
     into.add_argument("name", help="cifar10 or cifar100")

@@ -10,7 +10,7 @@ from mixmo.cli import tables
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.console import print_json
 from mixmo.engine import Runtime
-from mixmo.evaluation.labelled_images import score_models
+from mixmo.evaluation.model_scores import score_models
 from mixmo.evaluation.models import networks
 from mixmo.evaluation.multiplex import score_multiplexed
 from mixmo.evaluation.pipeline import check_different

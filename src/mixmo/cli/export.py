@@ -13,6 +13,7 @@ from mixmo import data
 from mixmo.augment.basic import normalise
 from mixmo.cli.arguments import parse, parser
 from mixmo.data.types import Split
+from mixmo.evaluation.images import warn_of_changes
 from mixmo.evaluation.models import Model
 from mixmo.exporters.export import check_target, export
 from mixmo.hub.loading import MODEL, load
@@ -20,6 +21,7 @@ from mixmo.metrics.temperature import T_MAX
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.recipes.fields import above
+from mixmo.runs.directory import Run, is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.text import printable, printable_lines
 
@@ -77,8 +79,8 @@ def temperature_line(about: About) -> str:
     fitted = about.calibration
     if fitted is None:
         return (
-            "temperature 1: probabilities are not calibrated, as no images were held out (`mixmo train --validation`, "
-            "or mixmo.calibrate before saving); give --temperature if you know it"
+            "temperature 1: probabilities are not calibrated, for lack of a finished run with enough held-out images "
+            "(`mixmo train --validation`, or mixmo.calibrate before saving); give --temperature if you know it"
         )
     held_out = f"fitted on {fitted.samples} held-out images"
     source = held_out if fitted.samples else "as saved, not fitted on held-out images (see its model card)"
@@ -96,6 +98,8 @@ def samples(net: Ensemble, about: About, parsed: Namespace) -> tuple[Tensor | No
         dataset = data.load(about.dataset, parsed.data, train=int8) if about.dataset else None
         if dataset is None or about.classes not in (None, dataset.classes):
             raise UserError(f"{parsed.model} names no data set, or one with other classes; give the run directory")
+        if is_run(Path(parsed.model)):
+            warn_of_changes(Run.open(Path(parsed.model)), dataset)
         model = Model(Path(parsed.model), net, about, torch.device("cpu"), stored=False)
         calibration = sample(dataset.train, model, parsed.normalise, CALIBRATION)[0] if int8 else None
         return calibration, sample(dataset.test, model, parsed.normalise)

@@ -26,7 +26,7 @@ from mixmo.surgery.backbones import FORMS
 from mixmo.utils.errors import UserError
 
 
-def first_line(thing: object) -> str:
+def doc_line(thing: object) -> str:
     """Return the first line of a docstring."""
     return (thing.__doc__ or "").partition("\n")[0]
 
@@ -42,28 +42,28 @@ def recipes() -> dict[str, str]:
 
 
 def augmentations() -> dict[str, str]:
-    pixel = {f"--pixel {name}": first_line(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
-    features = {f"--feature-mixing {name}": first_line(FEATURE_MIXING[name].shares) for name in FEATURE_MIXING}
-    saliency = {f"--saliency {name}": first_line(SALIENCY[name].apply) for name in SALIENCY}
-    return pixel | features | saliency | {"--augmix": first_line(augmix)}
+    pixel = {f"--pixel {name}": doc_line(AUGMENTATIONS[name].apply) for name in AUGMENTATIONS}
+    features = {f"--feature-mixing {name}": doc_line(FEATURE_MIXING[name].shares) for name in FEATURE_MIXING}
+    saliency = {f"--saliency {name}": doc_line(SALIENCY[name].apply) for name in SALIENCY}
+    return pixel | features | saliency | {"--augmix": doc_line(augmix)}
 
 
 def datasets() -> dict[str, str]:
-    registered = {name: first_line(DATASETS[name]) for name in DATASETS}
+    registered = {name: doc_line(DATASETS[name]) for name in DATASETS}
     corrupted = {
         name: f"Corrupted test images of {name.partition('-')[0]}, for `mixmo eval --corruptions`; in ROOT/{place}."
         for name, place in CORRUPTED.items()
     }
-    return registered | {f"{folder.PREFIX}PATH@SIZE": first_line(folder)} | corrupted
+    return registered | {f"{folder.PREFIX}PATH@SIZE": doc_line(folder)} | corrupted
 
 
 def metrics() -> dict[str, str]:
-    scores = {name: first_line(METRICS[name]) for name in METRICS}
+    scores = {name: doc_line(METRICS[name]) for name in METRICS}
     calibrated = {
         f"{name}c": f"Calibrated {name.upper()}: of two halves, each at the temperature fitted on the other."
         for name in ("nll", "ece")
     }
-    return scores | calibrated | {name: first_line(DIVERSITY[name]) for name in DIVERSITY}
+    return scores | calibrated | {name: doc_line(DIVERSITY[name]) for name in DIVERSITY}
 
 
 RECIPES = (
@@ -74,8 +74,8 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "protocols": protocols,
     "methods": lambda: {name: method.summary for name, method in METHODS.items()},
     "recipes": recipes,
-    "models": lambda: {name: first_line(family) for name, family in FAMILIES.items()} | FORMS,
-    "masks": lambda: {name: first_line(MASKS[name].draw) for name in MASKS} | UNMASKED,
+    "models": lambda: {name: doc_line(family) for name, family in FAMILIES.items()} | FORMS,
+    "masks": lambda: {name: doc_line(MASKS[name].draw) for name in MASKS} | UNMASKED,
     "augmentations": augmentations,
     "datasets": datasets,
     "metrics": metrics,

@@ -18,7 +18,9 @@ from mixmo.utils.text import shortened
 
 LONGEST = 4_096  # characters of a value, as of a path
 BOOLEANS = {"true": True, "false": False}
-EPILOG = "User-defined masks, networks, data sets and metrics: --plugin FILE.py (see `mixmo --help`)."
+EPILOG = (
+    "User-defined masks, pixel augmentations, networks, data sets and metrics: --plugin FILE.py (see `mixmo --help`)."
+)
 
 
 class Parser(argparse.ArgumentParser):

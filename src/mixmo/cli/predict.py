@@ -1,28 +1,29 @@
 """mixmo predict MODEL PATHS... [--format csv|json|parquet] [--out FILE] [--calibrate-on FOLDER]"""
 
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 
 from mixmo.calibration.posthoc import Calibration, calibrate
+from mixmo.calibration.selective import fewest_for_risk
 from mixmo.cli.arguments import parse, parser
+from mixmo.cli.calibration_options import add_calibration
 from mixmo.cli.rows import Row, Write, check_out, writing
 from mixmo.engine import Runtime
 from mixmo.evaluation.images import FileImages, read_files
 from mixmo.evaluation.models import Model, open_models
 from mixmo.evaluation.pipeline import predict_images
 from mixmo.hub.loading import MODEL, validation_calibration
+from mixmo.inference.naming import named_sets, names_or_numbers
 from mixmo.inference.predict import predict
 from mixmo.inference.prediction import Prediction
 from mixmo.inference.preparation import find_images
 from mixmo.models.metadata import About
-from mixmo.recipes.fields import SHARE
 from mixmo.runs.directory import Run, is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
@@ -46,25 +47,14 @@ def main(arguments: list[str]) -> None:
     into.add_argument(
         "--format",
         type=Literal["csv", "json", "parquet"],
-        default="csv",
-        help="of the rows; in csv, prediction sets are JSON arrays",
+        help="of the rows, by default that of the suffix of --out, or csv, in which prediction sets are JSON arrays",
     )
     into.add_argument("--out", type=Path, help="file to write, FILE.part until it is complete")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
-    into.add_argument(
-        "--calibrate-on",
-        type=Path,
-        help="held-out images to calibrate with: a folder of class folders, or a CSV of path,label; by default what "
-        "was saved with the model, or the validation images of the run",
-    )
-    into.add_argument("--sets", type=Literal["lac", "aps", "raps"], help="conformal method (lac)")
-    into.add_argument(
-        "--level", type=Annotated[float, SHARE], help="target coverage of the conformal prediction sets (0.9)"
-    )
-    into.add_argument("--risk", type=Annotated[float, SHARE], help="maximum selective risk (0.05)")
+    add_calibration(into)
     into.add_argument("--device", default="auto", help="where to predict")
     parsed = parse(into, arguments)
-    check_out(parsed.format, parsed.out)
+    parsed.format = check_out(parsed.format, parsed.out)
     paths = list(find_images(parsed.paths))
     models = open_models([parsed.model], parsed.which, Runtime(device=parsed.device).resolve())
     calibration = calibrated(models, parsed)
@@ -101,24 +91,12 @@ def no_guarantee(calibration: Calibration) -> str:
     """Say why every image is marked as abstained, and how many held-out images are needed at least."""
     samples, selective = calibration.samples, calibration.selective
     assert selective is not None
-    needed = fewest(selective.risk, selective.delta)
+    needed = fewest_for_risk(selective.risk, selective.delta)
     least = f" (at least {needed:,})" if samples < needed else ""
     return (
         f"a selective risk of at most {100 * selective.risk:g} % cannot be guaranteed with these {samples:,} held-out "
         f"images, so abstain is true for every image; calibrate on more of them{least}, or give a larger --risk"
     )
-
-
-def fewest(risk: float, delta: float) -> int:
-    """Return the fewest images from which `fit_selective` can guarantee a risk: the surer half of them has no error.
-
-    >>> fewest(0.05, 0.05)
-    197
-    """
-    samples = 2
-    while math.ceil(samples / 2) * math.log1p(-risk) > math.log(delta / math.ceil(math.log2(samples))):
-        samples += 1
-    return samples
 
 
 def write_all(models: Sequence[Model], calibration: Calibration | None, paths: Sequence[str], parsed: Namespace) -> int:
@@ -139,7 +117,7 @@ def write_all(models: Sequence[Model], calibration: Calibration | None, paths: S
 
 def describe(paths: list[str], prediction: Prediction, about: About) -> list[Row]:
     """Return the rows of a batch."""
-    names = about.classes or [str(k) for k in range(prediction.probs.shape[1])]
+    names = names_or_numbers(about.classes, prediction.probs.shape[1])
     columns: dict[str, Any] = dict.fromkeys(COLUMNS, [None] * len(paths)) | {
         "path": [path.encode(errors="backslashreplace").decode() for path in paths],  # a name may be no UTF-8
         "label": [names[k] for k in prediction.labels.tolist()],
@@ -149,9 +127,7 @@ def describe(paths: list[str], prediction: Prediction, about: About) -> list[Row
     if calibration := prediction.calibration:
         columns["calibrated_probability"] = prediction.calibrated.amax(1).tolist()
         if calibration.conformal is not None:
-            orders = prediction.probs.argsort(dim=1, descending=True).tolist()
-            pairs = zip(orders, prediction.sets.tolist(), strict=True)
-            columns["set"] = [[names[k] for k in order if inside[k]] for order, inside in pairs]
+            columns["set"] = named_sets(prediction, names)
         if calibration.selective is not None:
             columns["abstain"] = prediction.abstain.tolist()
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

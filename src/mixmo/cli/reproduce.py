@@ -47,25 +47,14 @@ def options() -> Parser:
     into.add_argument("--list", action="store_true", help="all of them: runs needed, done, and time left")
     into.add_argument(
         "--queue",
-        type=Path | None,
-        default=None,
+        type=Path,
         help="YAML file of parts of tables in the order to train, instead of names; --scale replaces its scales",
     )
-    into.add_argument(
-        "--scale",
-        type=Literal[tuple(SCALES)] | None,
-        default=None,
-        help="how much of the protocol to run (default: paper)",
-    )
+    into.add_argument("--scale", type=Literal[tuple(SCALES)], help="how much of the protocol to run (default: paper)")
     into.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the protocol; repeatable"
     )
-    into.add_argument(
-        "--seeds",
-        type=Annotated[int | None, at_least(1)],
-        default=None,
-        help="number of seeds (default: as published, or 1)",
-    )
+    into.add_argument("--seeds", type=Annotated[int, at_least(1)], help="number of seeds (default: as published, or 1)")
     into.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder of runs and tables")
     into.add_argument(
         "--runs", nargs="+", action="extend", type=Path, default=[], help="folders with more runs, such as results"
@@ -86,26 +75,21 @@ def options() -> Parser:
     )
     into.add_argument(
         "--minutes-left",
-        type=Annotated[float | None, above(0)],
-        default=None,
+        type=Annotated[float, above(0)],
         help="save checkpoints and stop after this many minutes; the same command continues",
     )
-    into.add_argument("--ray", type=str | None, default=None, metavar="auto|ADDRESS", help="train through Ray")
+    into.add_argument("--ray", type=str, metavar="auto|ADDRESS", help="train through Ray")
     shared = "with --ray (default: 1); below 1, runs share a GPU"
-    into.add_argument("--gpus-per-run", type=Annotated[float | None, at_least(0)], default=None, help=shared)
-    into.add_argument(
-        "--cpus-per-run", type=Annotated[float | None, at_least(0)], default=None, help="with --ray (default: 1)"
-    )
-    into.add_argument("--corrupted", type=Path | None, default=None, help="CIFAR-100-C (default: in the data folder)")
+    into.add_argument("--gpus-per-run", type=Annotated[float, at_least(0)], help=shared)
+    into.add_argument("--corrupted", type=Path, help="CIFAR-100-C (default: in the data folder)")
     into.add_fields(Runtime, "run", skip=FIXED)
     return into
 
 
 def main(arguments: list[str]) -> None:
     parsed = parse(options(), arguments)
-    for option, value in (("--gpus-per-run", parsed.gpus_per_run), ("--cpus-per-run", parsed.cpus_per_run)):
-        if value is not None and parsed.ray is None:
-            raise UserError(f"{option} {value} needs --ray; add --ray auto, or leave it out")
+    if parsed.gpus_per_run is not None and parsed.ray is None:
+        raise UserError(f"--gpus-per-run {parsed.gpus_per_run} needs --ray; add --ray auto, or leave it out")
     if parsed.ray is not None and (parsed.jobs > 1 or parsed.minutes_left is not None):
         raise UserError("--jobs and --minutes-left are for runs on this machine; leave out --ray")
     if parsed.pages:
@@ -198,8 +182,8 @@ def train_all(recipes: list[Recipe], store: Store, runtime: Runtime, parsed: Nam
     quiet = replace(runtime, quiet=True, data=data_directory(runtime.data).resolve())
     if parsed.ray is None:
         return run_by_workers(recipes, store, Processes(quiet), parsed.jobs, parsed.minutes_left)
-    gpus, cpus = (1.0 if given is None else given for given in (parsed.gpus_per_run, parsed.cpus_per_run))
-    return run_by_workers(recipes, store, RayTasks(connect(parsed.ray, gpus), quiet, gpus, cpus))
+    gpus = 1.0 if parsed.gpus_per_run is None else parsed.gpus_per_run
+    return run_by_workers(recipes, store, RayTasks(connect(parsed.ray, gpus), quiet, gpus))
 
 
 def again(plan: Plan, parsed: Namespace) -> str:

@@ -16,12 +16,20 @@ Row = dict[str, Any]  # str, float, bool, None or list[str], by column
 Write = Callable[[Sequence[Row]], object]
 
 
-def check_out(form: str, out: Path | None) -> None:
-    """Raise an error, before anything is computed, if the rows could not be written."""
-    if out is not None and (out.exists() or not out.parent.is_dir()):
-        raise UserError(f"--out {out} exists already, or its folder does not; name a new file in an existing folder")
+def check_out(form: str | None, out: Path | None) -> str:
+    """Return the format, by default that of the file's suffix; raise an error if the rows could not be written."""
+    if out is not None and out.exists():
+        raise UserError(f"--out {out} exists already; name a new file, or remove it")
+    if out is not None and not out.parent.is_dir():
+        raise UserError(f"--out {out}: its folder does not exist; make it first")
+    suffix = "" if out is None else out.suffix.removeprefix(".").lower()
+    named = suffix if suffix in FORMATS else None
+    if form and named and form != named:
+        raise UserError(f"--format {form} does not fit --out {out}; leave one of them out")
+    form = form or named or "csv"
     if form == "parquet" and (out is None or find_spec("pyarrow") is None):
         raise UserError("--format parquet needs --out FILE, and pyarrow (pip install 'mixmo[parquet]')")
+    return form
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     elif not rows:
         print_line(f"no runs below {printable(str(folder))}; `mixmo train RECIPE --out DIR` makes one")
     else:
-        show(rows)
+        print_runs(rows)
 
 
 def runs_folder(given: Path | None) -> Path:
@@ -39,7 +39,7 @@ def runs_folder(given: Path | None) -> Path:
     return folder
 
 
-def show(rows: list[RunRow]) -> None:
+def print_runs(rows: list[RunRow]) -> None:
     table = grid("run", "recipe", "state", "epoch", "Top1 %", "NLL", "NLLc", "ECE", "left", "updated", words=3)
     for row in rows:
         table.add_row(

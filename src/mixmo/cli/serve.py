@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mixmo.cli.arguments import parse, parser
+from mixmo.cli.calibration_options import add_calibration
 from mixmo.cli.predict import calibrated
 from mixmo.engine import Runtime
 from mixmo.evaluation.models import open_models
 from mixmo.hub.loading import MODEL
 from mixmo.hub.shipped import shipped
-from mixmo.recipes.fields import PORT, SHARE
+from mixmo.recipes.fields import PORT
 from mixmo.serve.settings import Limits
 from mixmo.utils.errors import UserError
 
@@ -31,25 +32,7 @@ def main(arguments: list[str]) -> None:
     into.add_argument("--port", type=Annotated[int, PORT], default=8000, help="port to listen on; 0: any free port")
     into.add_argument("--which", type=Literal["last", "best"], default="last", help="epoch of a run's weights")
     into.add_argument("--device", default="auto", help="device to predict on")
-    into.add_argument(
-        "--calibrate-on",
-        type=Path,
-        section="calibration",
-        help="held-out images to calibrate with: a folder of class folders, or a CSV of path,label; by default the "
-        "calibration saved with the model, or the validation images of the run",
-    )
-    into.add_argument(
-        "--sets", type=Literal["lac", "aps", "raps"], section="calibration", help="conformal method (lac)"
-    )
-    into.add_argument(
-        "--level",
-        type=Annotated[float, SHARE],
-        section="calibration",
-        help="target coverage of the conformal sets (0.9)",
-    )
-    into.add_argument(
-        "--risk", type=Annotated[float, SHARE], section="calibration", help="maximum selective risk (0.05)"
-    )
+    add_calibration(into, "calibration")
     into.add_fields(Limits, "limits")
     parsed = parse(into, arguments)
     limits = Limits(**{name: getattr(parsed, name) for name in Limits.__dataclass_fields__})

@@ -5,7 +5,7 @@ from typing import Any
 
 from mixmo.cli.console import grid, lettered, number, print_line, print_table, width
 from mixmo.evaluation.comparison import Comparison
-from mixmo.evaluation.labelled_images import ModelScores
+from mixmo.evaluation.model_scores import ModelScores
 from mixmo.evaluation.multiplex import MultiplexScores
 from mixmo.evaluation.robustness import BriefScores, CorruptionScores, OodScores, mean
 from mixmo.evaluation.run_scores import RunScores

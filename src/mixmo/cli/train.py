@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> None:
         "train",
         "Train a recipe into a run directory. Ctrl-C stops it; --resume --out DIR continues to the same result.",
     )
-    add_recipe(into, arguments, needed="--resume" not in arguments)
+    add_recipe(into, arguments, unless="--resume")
     into.add_argument("--out", type=Path, required=True, help="run directory to write")
     into.add_argument(
         "--resume",

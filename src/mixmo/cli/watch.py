@@ -6,7 +6,7 @@ from typing import Annotated
 from mixmo.cli.arguments import parse, parser
 from mixmo.cli.console import print_line
 from mixmo.cli.runs import runs_folder
-from mixmo.recipes.fields import PORT, Range
+from mixmo.recipes.fields import PORT
 from mixmo.reports.watch import serve
 from mixmo.utils.text import printable
 
@@ -19,14 +19,8 @@ def main(arguments: list[str]) -> None:
     )
     into.add_argument("folder", nargs="?", type=Path, help="folder to watch (default: runs, else the current folder)")
     into.add_argument("--port", type=Annotated[int, PORT], default=8420, help="port to listen on; 0: any free port")
-    into.add_argument(
-        "--every",
-        type=Annotated[float, Range(0, 86_400, "(]")],
-        default=2.0,
-        help="seconds between two checks of the folder",
-    )
     parsed = parse(into, arguments)
     folder = runs_folder(parsed.folder)
-    with serve(folder, parsed.port, parsed.every) as watching:
+    with serve(folder, parsed.port) as watching:
         print_line(f"watching {printable(str(folder))} at {watching.address}  (Ctrl-C stops it)")
         watching.wait()

@@ -22,12 +22,12 @@ def data_directory(root: str | os.PathLike[str] | None) -> Path:
     return Path(os.environ.get("MIXMO_DATA") or "data") if root is None else check_path("data directory", root)
 
 
-def remedy(name: str, root: Path) -> str:
+def how_to_get(name: str, root: Path) -> str:
     """Return the command that gets the files of data set `name` into `root`.
 
-    >>> remedy("cifar10", Path("data"))
+    >>> how_to_get("cifar10", Path("data"))
     '`mixmo data get cifar10 --to data` downloads it'
-    >>> remedy("cifar10-c-style", Path("data"))
+    >>> how_to_get("cifar10-c-style", Path("data"))
     '`mixmo data corrupt cifar10 --data data --to data` generates it'
     """
     if name.endswith("-c-style"):
@@ -39,5 +39,6 @@ def existing(file: str, name: str, root: Path) -> Path:
     """Return a file or folder of data set `name` in the data directory `root`; raise an error if there is none."""
     path = root / file
     if not path.exists():
-        raise UserError(f"data set '{name}' needs {path}, which does not exist; {remedy(name, root)}, or give --data")
+        wanted = how_to_get(name, root)
+        raise UserError(f"data set '{name}' needs {path}, which does not exist; {wanted}, or give --data")
     return path

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mixmo.data import DATASETS, cifar, corrupted, load, tiny_imagenet
 from mixmo.data import folder as folders
-from mixmo.data.catalog import existing, remedy
+from mixmo.data.catalog import existing, how_to_get
 from mixmo.data.decode import SkippedImages, unreadable
 from mixmo.data.stream import Files
 from mixmo.storage.checksums import md5
@@ -69,7 +69,7 @@ def check(name: str, root: Path) -> Findings:
 
 def _altered(layout: cifar.Layout, root: Path) -> list[str]:
     folder = root / layout.folder
-    again = f"delete {folder}, and {remedy(layout.name, root)}"
+    again = f"delete {folder}, and {how_to_get(layout.name, root)}"
     return [
         f"{folder / name} is not the original file (its md5 is {found} and should be {original}); {again}"
         for name, original in layout.md5.items()
@@ -93,6 +93,8 @@ def _folder(name: str, root: Path) -> Findings:
         for part, samples in parts.items()
         for file, reason in unreadable(samples, size, f"{part}-{size} in {path}").items()
     ]
+    if len(classes) == 1:
+        faults.append(folders.one_class(path, classes[0]))
     if "train" in parts:
         faults += [f"class {label} has no training image" for label in classes if not counts["train"][label]]
     width = max(len("class"), *map(len, classes))
@@ -108,6 +110,8 @@ def _folder(name: str, root: Path) -> Findings:
     if total[small] < total[large]:
         hint = "; `mixmo train --balance loss` weights the classes equally" * (total[large] > UNEVEN * total[small])
         lines.append(f"smallest class: {small} ({total[small]:,}), largest class: {large} ({total[large]:,}){hint}")
+    if "test" in parts:
+        lines += [folders.untested(label) for label in classes if not counts["test"][label]]
     if len(parts) < len(folders.PARTS):
         lines.append(folders.no_split(path, parts))
     return Findings("\n".join(lines), faults)
@@ -117,7 +121,7 @@ def _corrupted(name: str, root: Path) -> Findings:
     expected, faults = {*corrupted.COMMON, *corrupted.EXTRA}, list[str]()
     try:
         folder = existing(CORRUPTED[name], name, root)
-        again = f"delete {folder}, and {remedy(name, root)}"
+        again = f"delete {folder}, and {how_to_get(name, root)}"
         found = {path.stem for path in folder.glob("*.npy")} - {"labels"}
         faults += [f"{folder / missing}.npy is missing; {again}" for missing in sorted(expected - found)]
         faults += [f"{folder / other}.npy is not a known corruption; remove it" for other in sorted(found - expected)]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mixmo.data import pickles
-from mixmo.data.catalog import DATASETS, existing, remedy
+from mixmo.data.catalog import DATASETS, existing, how_to_get
 from mixmo.data.types import Dataset, Split
 from mixmo.storage.checksums import md5
 from mixmo.utils.errors import UserError, first_line
@@ -104,7 +104,7 @@ def read(root: Path, layout: Layout, train: bool = True) -> Dataset:
     if not train:
         layout = layout._replace(train={}, train_images=0)
     folder = existing(layout.folder, layout.name, root)
-    again = f"delete {folder}, and {remedy(layout.name, root)}"
+    again = f"delete {folder}, and {how_to_get(layout.name, root)}"
     return Dataset(
         name=layout.name,
         train=_split([folder / name for name in layout.train], layout.train_images, layout, again),

@@ -18,7 +18,7 @@ import torch
 from mixmo.data.decode import Sample
 from mixmo.data.stream import Files
 from mixmo.data.types import Dataset, Split
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, quoted
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PREFIX = "folder:"
@@ -47,7 +47,7 @@ def read(name: str, root: Path, val: float = 0.0) -> Dataset:
         train, test = parts["train"], parts["test"]
     classes = class_names(train)
     if len(classes) < 2:
-        raise UserError(f"the training images in {path} are all of class '{classes[0]}'; there must be two or more")
+        raise UserError(one_class(path, classes[0]))
     if unknown := sorted({sample.label for sample in test} - set(classes)):
         raise UserError(f"classes without training images in {path}: {ascii(unknown[:5])[1:-1]}; add images")
     return Dataset(
@@ -66,10 +66,13 @@ def parse(name: str, root: Path) -> tuple[Path, int, float]:
     A relative path is below the working directory, or else below the data directory `root`.
     """
     match = re.fullmatch(rf"{PREFIX}(?P<path>.+?)(@(?P<size>\d{{1,9}}))?(\?val=(?P<val>0?\.\d+))?", name)
+    form = f"data set '{name}': write folder:PATH or folder:PATH@SIZE, of {SMALLEST} to {LARGEST} pixels"
     if match is None or not SMALLEST <= (size := int(match["size"] or SIZE)) <= LARGEST:
-        raise UserError(f"data set '{name}': write folder:PATH or folder:PATH@SIZE, of {SMALLEST} to {LARGEST} pixels")
+        raise UserError(form)
     path = locate(match["path"], root)
     if not path.is_dir():
+        if locate(match["path"].rpartition("@")[0] or match["path"], root).is_dir():
+            raise UserError(form)
         raise UserError(f"data set '{name}': no such folder in {Path.cwd()} or in the data directory {root}")
     return path, size, float(match["val"] or 0)
 
@@ -117,6 +120,16 @@ def no_split(path: Path, parts: dict[str, list[Sample]]) -> str:
         f"{path} has {lacking}; train with --val 0.2 to hold out 20 % of each class as the test set, or put class "
         f"folders into {' and '.join(f'{path}/{part}/' for part in ('train', 'val') if part not in parts)}"
     )
+
+
+def one_class(path: Path, label: str) -> str:
+    """Return the error of a folder whose images have one class."""
+    return f"the training images in {path} are all of class '{label}'; there must be two or more"
+
+
+def untested(label: str) -> str:
+    """Return what is to be known of a class that has no test image."""
+    return f"class {label} has no test image; scores do not cover it"
 
 
 def split_by_class(samples: Sequence[Sample], path: Path, val: float) -> tuple[list[Sample], list[Sample]]:
@@ -173,6 +186,9 @@ def in_csv(path: Path) -> list[Sample]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
+            if not {"path", "label"} <= {*(columns := rows.fieldnames or ())}:
+                found_columns = quoted(",".join(columns))
+                raise UserError(f"{path}: its first line is {found_columns}; name the columns path,label there")
             for row in rows:
                 image, label = row.get("path"), row.get("label")
                 if not image or not label or labels.setdefault(image, label) != label:

@@ -6,7 +6,7 @@ tiny-imagenet-200/wnids.txt, words.txt, train/WNID/images/*.JPEG, val/val_annota
 from collections import Counter
 from pathlib import Path
 
-from mixmo.data.catalog import DATASETS, existing, remedy
+from mixmo.data.catalog import DATASETS, existing, how_to_get
 from mixmo.data.decode import Sample
 from mixmo.data.folder import in_class_folders, listed_split
 from mixmo.data.types import Dataset
@@ -29,7 +29,7 @@ def tiny_imagenet(root: Path, train: bool = True) -> Dataset:
 def read(root: Path, train_each: int = TRAIN_EACH, test_each: int = TEST_EACH) -> Dataset:
     """Read the data set below `root`, which must have so many images per class; with 0, none is read."""
     folder = existing(FOLDER, "tiny-imagenet", root)
-    again = f"delete {folder}, and {remedy('tiny-imagenet', root)}"
+    again = f"delete {folder}, and {how_to_get('tiny-imagenet', root)}"
     wnids = sorted(_lines("wnids.txt", root))
     words = dict(line.split("\t", 1) for line in _lines("words.txt", root) if "\t" in line)
     train = in_class_folders(folder / "train") if train_each and (folder / "train").is_dir() else []

@@ -39,8 +39,8 @@ def measure(step: Step, draws: Iterable[Draws], steps: int, scorer: Scorer, wait
             if scorer.world.broadcast(marks[-1] - marks[0] > SECONDS):  # all processes stop with the writing one
                 break
     scorer.score(scorer.dataset.test)
-    scoring = timed(lambda: [scorer.score(split) for split in scorer.splits.values()])
-    finish = 2 * timed(scorer.stored) + 2 * scoring
+    scoring = seconds_of(lambda: [scorer.score(split) for split in scorer.splits.values()])
+    finish = 2 * seconds_of(scorer.stored) + 2 * scoring
     step.net.load_state_dict(kept)
     for state in step.optimizer.state.values():
         for moment in state.values():  # zeros are equivalent to none: the first step makes the momentum the gradient
@@ -65,7 +65,7 @@ def fit_epochs(recipe: Recipe, schedule: Schedule, pace: Pace, seconds: float) -
     return recipe.replace(epochs=epochs, warmup=recipe.warmup * epochs / recipe.epochs)
 
 
-def timed(call: Callable[[], object]) -> float:
+def seconds_of(call: Callable[[], object]) -> float:
     began = time.monotonic()
     call()
     if torch.cuda.is_available():

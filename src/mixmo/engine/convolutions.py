@@ -1,4 +1,4 @@
-"""The kernels of a network's 3x3 convolutions in training: chosen before the first step, set in place."""
+"""The kernels of a network in training: chosen before the first step, set in place."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -45,14 +45,15 @@ def choose_kernels(
     precision: str,
     device: torch.device,
     world: World,
-    auto: bool = True,
+    kernels: str = "auto",
 ) -> list[Convolutions]:
     """Compute each 3x3 convolution of a training batch by the faster of cuDNN and the Triton kernels.
 
-    With `auto`, Triton kernels also compute the sums of batch normalisations that a ReLU follows (`norm_relu`).
-    Where the kernels cannot run (no Triton, no GPU from Ampere on, no half precision), nothing changes. In fp8, all
-    convolutions but those of the encoders become fp8 ones, whose forward pass and input gradient take the fastest tile;
-    where the kernels cannot run, torch computes them from the dequantised operands, which is slow.
+    With "auto", Triton kernels also compute the sums of batch normalisations that a ReLU follows (`norm_relu`), and the
+    overlapping stems of a wrapped backbone. Where the kernels cannot run (no Triton, no GPU from Ampere on, no half
+    precision), nothing changes. In fp8, all convolutions but those of the encoders become fp8 ones, whose forward pass
+    and input gradient take the fastest tile; where the kernels cannot run, torch computes them from the dequantised
+    operands, which is slow.
 
     Args:
         net: The network, on the device; its layers are changed in place and keep their names.
@@ -61,12 +62,14 @@ def choose_kernels(
         precision: Of the recipe.
         device: Of the network.
         world: The processes; the first one measures.
-        auto: Choose the kernels in half precision too, not only those in fp8.
+        kernels: "auto", or "cudnn" to choose only those in fp8.
 
     Returns:
         What was chosen for each shape and direction.
     """
-    if precision not in HALF:
+    auto = kernels == "auto"
+    _set_stems(net, auto and precision in HALF, device)
+    if precision not in HALF or not (auto or precision == "fp8"):
         return []
     layers = layer_shapes(net, size, batch)
     in_fp8 = fp8_layers(net, layers) if precision == "fp8" else set()
@@ -83,13 +86,13 @@ def choose_kernels(
             raise UserError(f"precision = fp8: no Triton kernel computes {name_of(failed[0])} here; take bf16")
     for name, shape in layers.items():
         named = (chosen.get(keys[name, direction]) for direction in DIRECTIONS)
-        kernels = Kernels(*(CUDNN if one is None else one.kernel for one in named))
+        taken = Kernels(*(CUDNN if one is None else one.kernel for one in named))
         layer = net.get_submodule(name)
         assert isinstance(layer, nn.Conv2d)
         if name in in_fp8:
-            set_fp8(layer, shape, kernels)
-        elif set(kernels) != {CUDNN}:
-            set_kernels(layer, shape, HALF[precision], kernels)
+            set_fp8(layer, shape, taken)
+        elif set(taken) != {CUDNN}:
+            set_kernels(layer, shape, HALF[precision], taken)
     if auto and available(device) and sums_are_right(device):
         for _, call in layer_calls(net, size):
             set_norm_relu(net.get_submodule(call.name), (batch, *call.input.shape[1:]))
@@ -99,11 +102,10 @@ def choose_kernels(
     return found
 
 
-def set_stems(net: Ensemble, kernels: str, precision: str, device: torch.device) -> None:
-    """Let cuDNN compute the stems of a wrapped backbone, if chosen or if their kernel does not work."""
+def _set_stems(net: Ensemble, wanted: bool, device: torch.device) -> None:
+    """Let the stems of a wrapped backbone take their kernel if it is wanted and works here."""
     stems = [layer for layer in net.modules() if isinstance(layer, Encoders)]
-    tried = kernels == "auto" and precision in HALF and available(device) and bool(stems)
-    by_kernel = tried and stem_is_right(device)
+    by_kernel = wanted and bool(stems) and available(device) and stem_is_right(device)
     for layer in stems:
         layer.by_kernel = by_kernel
 

@@ -8,12 +8,16 @@ from typing import Any, Self
 
 import torch
 
+from mixmo.data.decode import some
 from mixmo.data.types import Dataset
 from mixmo.engine.schedule import Schedule
 from mixmo.models import Ensemble, parameters
 from mixmo.recipes.schema import Recipe
+from mixmo.utils.errors import quoted
 from mixmo.utils.progress import Work, clock
+from mixmo.utils.text import printable
 
+LEAST = 5  # batches that show every image once
 ENOUGH = 800  # steps of fine-tuning, divided by b: 60 epochs of 900 images in batches of 64
 
 
@@ -35,8 +39,9 @@ def header(
         f"device   {device} ({hardware}), {recipe.precision}",
         f"data     {recipe.dataset}: {images} of {height}x{width}, {len(dataset.classes)} classes",
         f"steps    {steps} with {recipe.batch_size} images" + f"; {step:,} steps are done" * (step > 0),
-        *_few(schedule),
+        *(_large_batch(schedule, samples - held) or _few(schedule)),
         *_long_warmup(schedule),
+        *_untested(dataset),
         f"writes   {out}",
     ]
 
@@ -52,6 +57,24 @@ def _start(recipe: Recipe, dataset: Dataset) -> list[str]:
     if recipe.is_backbone:
         return [f"start    published weights{normalised}" if recipe.pretrained else "start    random weights"]
     return []
+
+
+def _large_batch(schedule: Schedule, samples: int) -> list[str]:
+    """Recommend a smaller batch size where an epoch has few steps."""
+    recipe = schedule.recipe
+    unique = recipe.batch_size // recipe.repetition
+    smaller = recipe.repetition * 2 ** int(math.log2(max(1, samples // LEAST)))
+    if samples // unique >= LEAST or smaller >= recipe.batch_size:
+        return []
+    return [f"hint     few steps per epoch for {samples} images: try --batch-size {smaller}"]
+
+
+def _untested(dataset: Dataset) -> list[str]:
+    """Name classes without a test image."""
+    counts = dataset.test.labels.cpu().bincount(minlength=len(dataset.classes)).tolist()
+    missing = [name for name, count in zip(dataset.classes, counts, strict=True) if not count]
+    named = printable(some([quoted(name) for name in missing]))
+    return [f"hint     no test image of class {named}: scores do not cover it"] if missing else []
 
 
 def _few(schedule: Schedule) -> list[str]:

@@ -20,8 +20,16 @@ class DivergedError(UserError):
 
 def diverged(what: str, recipe: Recipe) -> DivergedError:
     remedy = f"train again with a lower lr (it is {recipe.lr}) or a longer warmup into another --out"
-    go_on = "continue by --resume with --on-nan skip or rollback"
-    return DivergedError(f"{what}: training diverged and saved nothing after its last checkpoint; {remedy}, or {go_on}")
+    return DivergedError(f"{what}: training diverged; {remedy}")
+
+
+def with_way_on(error: DivergedError, step: int | None, on_nan: str) -> DivergedError:
+    """Add what was saved: the checkpoint of a step, from which training can go on unless that was tried, or nothing."""
+    untried = on_nan == "stop"
+    if step is None:
+        return DivergedError(f"{error}{', or with --on-nan skip' * untried}; nothing was saved")
+    way_on = ", from which --resume with --on-nan skip or rollback continues" * untried
+    return DivergedError(f"{error}; the checkpoint of step {step} is kept{way_on}")
 
 
 def check_outputs(logits: Tensor, recipe: Recipe) -> None:

@@ -1,5 +1,6 @@
 """Checks before a training starts: does the recipe fit the data set, the memory and the processes?"""
 
+import warnings
 from itertools import zip_longest
 
 import torch
@@ -63,7 +64,8 @@ def check_samples(recipe: Recipe, samples: int) -> None:
     if left < unique:
         step = f"a step reads {unique} of them (batch_size = {recipe.batch_size}, repetition = {recipe.repetition})"
         there = f"{recipe.dataset} has {samples} training images, validation = {recipe.validation:g} leaves {left}"
-        raise UserError(f"{there}, and {step}; lower batch_size")
+        remedy = f"set batch_size to {most} or less" if (most := left * recipe.repetition) > 1 else "lower validation"
+        raise UserError(f"{there}, and {step}; {remedy}")
 
 
 def check_crop(recipe: Recipe, height: int, width: int) -> None:
@@ -123,7 +125,10 @@ def check_progress(state: State, schedule: Schedule, run: Run) -> None:
 
 
 def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
-    """Raise an error if the data set has changed since the training began: every later batch would differ."""
+    """Raise an error if the data set has changed since the training began: every later batch would differ.
+
+    If only pixels differ, warn: another version of Pillow may decode them a little differently.
+    """
     try:
         before, now = run.read_dataset(), dataset_record(dataset, recipe)
     except UserError:  # lost or damaged: it is written again
@@ -133,3 +138,11 @@ def check_data(run: Run, recipe: Recipe, dataset: Dataset) -> None:
         if different := [f"{was} -> {found}" for was, found in zip_longest(old, new) if was != found]:
             change = f"({what}: {different[0]}) since the training in {run.path} began"
             raise UserError(f"{recipe.dataset} has changed {change}; restore it, or give another --out")
+    sums = before.get("pixels") or now["pixels"]
+    if any(old not in (None, new) for old, new in zip(sums, now["pixels"], strict=False) if new is not None):
+        files = "files were replaced, or are decoded by another version of Pillow"
+        warnings.warn(
+            f"images of {recipe.dataset} differ from those that {run.path} was trained on ({files}); "
+            "the result will differ from that of an uninterrupted training",
+            stacklevel=2,
+        )

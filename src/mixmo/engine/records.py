@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mixmo.data.types import Dataset
+from mixmo.data.types import Dataset, Split
 from mixmo.engine.runtime import Runtime
 from mixmo.engine.schedule import Schedule
 from mixmo.engine.scoring import Scored, Scorer
@@ -47,7 +47,13 @@ def dataset_record(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
         # The shorter side before the central crop.
         "resize": None if recipe.size is None else max(recipe.size, min(dataset.size[1:])),
         "images": [len(dataset.train.labels), len(dataset.test.labels)],
+        "pixels": [_pixel_sum(split) for split in (dataset.train, dataset.test)],
     }
+
+
+def _pixel_sum(split: Split) -> int | None:
+    """Return the sum of all pixels, which nearly every change of an image changes; None if they are streamed."""
+    return int(split.images.sum()) if isinstance(split.images, Tensor) else None
 
 
 def write_results(

@@ -32,8 +32,9 @@ class Runtime:
     compile: bool | None = None
     """Compile the training step with torch.compile (default: on a GPU only)."""
     kernels: Literal["auto", "cudnn"] = "auto"
-    """Kernels in half precision on a GPU: auto, which times cuDNN and the package's Triton kernels for every 3x3
-    convolution before the first step and uses the faster one; or cudnn. fp8 always has Triton kernels."""
+    """Kernels in half precision on a GPU: auto takes the package's Triton kernels for each 3x3 convolution where they
+    are faster than cuDNN (timed before the first step), for sums of batch normalisation and for overlapping stems;
+    cudnn takes none of them in bf16 and fp16. fp8 always has Triton kernels."""
     minutes: Annotated[float | None, Range(0, 1e7, "(]")] = None
     """Time budget in minutes: the time of the first steps determines the number of epochs, and so the schedule."""
     score_every: Annotated[int, at_least(1)] = 1

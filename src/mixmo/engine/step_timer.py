@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mixmo.data.types import Dataset, Split
 from mixmo.engine.batch import Batches
-from mixmo.engine.convolutions import Convolutions, choose_kernels, set_stems
+from mixmo.engine.convolutions import choose_kernels
 from mixmo.engine.distributed import World
 from mixmo.engine.initialization import fresh_network
 from mixmo.engine.optimizer import make_optimizer
@@ -29,13 +29,8 @@ class StepTimer:
         check_mask(recipe, net, dataset.size)
         check_memory(net, recipe, dataset.size, device)
         self.net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.convolutions: list[Convolutions] = []
-        if kernels == "auto" or recipe.precision == "fp8":
-            batch, auto = recipe.batch_size // recipe.grad_accum_steps, kernels == "auto"
-            self.convolutions = choose_kernels(
-                self.net, recipe.seen(dataset.size), batch, recipe.precision, device, World(), auto
-            )
-        set_stems(self.net, kernels, recipe.precision, device)
+        seen, batch = recipe.seen(dataset.size), recipe.batch_size // recipe.grad_accum_steps
+        self.convolutions = choose_kernels(self.net, seen, batch, recipe.precision, device, World(), kernels)
         self.batches = Batches(recipe, dataset, dataset.train, net=self.net)
         self.step = Step(
             self.net,

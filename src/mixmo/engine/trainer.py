@@ -14,7 +14,7 @@ from mixmo.data.types import Dataset
 from mixmo.engine.average import Average
 from mixmo.engine.batch import Batches, Draws
 from mixmo.engine.budget import fit_epochs, measure
-from mixmo.engine.convolutions import choose_kernels, set_stems
+from mixmo.engine.convolutions import choose_kernels
 from mixmo.engine.disk import Disk
 from mixmo.engine.display import Progress, header
 from mixmo.engine.distributed import World, lost_processes_named
@@ -103,11 +103,9 @@ class Trainer:
         self.teacher = teacher and teacher.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         part = self.world.part(recipe.batch_size)
         self.batches = Batches(recipe, self.dataset, self.train_split, part, self.net)
-        if runtime.kernels == "auto" or recipe.precision == "fp8":
-            seen, parts = recipe.seen(self.dataset.size), parts_of(part, recipe)
-            size, auto = parts[0].stop - parts[0].start, runtime.kernels == "auto"
-            choose_kernels(self.net, seen, size, recipe.precision, device, self.world, auto)
-        set_stems(self.net, runtime.kernels, recipe.precision, device)
+        seen, first = recipe.seen(self.dataset.size), parts_of(part, recipe)[0]
+        size = first.stop - first.start
+        choose_kernels(self.net, seen, size, recipe.precision, device, self.world, runtime.kernels)
         self.state = self.checkpoints.load(self.net, self.optimizer, self.averaged) or State()
         check_progress(self.state, self.schedule, run)
         if teacher is not None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from mixmo import data
 from mixmo.engine.distributed import lost_processes_named
-from mixmo.engine.divergence import DivergedError
+from mixmo.engine.divergence import DivergedError, with_way_on
 from mixmo.engine.loggers import Logger
 from mixmo.engine.preflight import check_fit, check_precision, check_same, check_world
 from mixmo.engine.resume import change_epochs, open_run
@@ -117,9 +117,10 @@ def _rolled_back(trainer: Trainer, until: int | None) -> int:
     try:
         trainer.run(until)
     except DivergedError as error:
-        count = trainer.state.rollbacks + 1
-        if trainer.runtime.on_nan != "rollback" or count > ROLLBACKS:
-            raise
+        count, on_nan = trainer.state.rollbacks + 1, trainer.runtime.on_nan
+        if on_nan != "rollback" or count > ROLLBACKS:
+            latest = trainer.checkpoints.latest()
+            raise with_way_on(error, int(latest.name) if latest else None, on_nan) from error
         trainer.world.broadcast(None)  # the writing process has finished its checkpoint; now all can load the same
         latest = trainer.checkpoints.latest()
         back = f"the checkpoint of step {int(latest.name)}" if latest else "the start"

@@ -1,6 +1,7 @@
 """Labelled images to evaluate on: the test images of a data set, or image files, in batches as a model reads them."""
 
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,10 @@ from torch import Tensor
 
 from mixmo import data
 from mixmo.data.folder import PREFIX, in_class_folders, in_csv
-from mixmo.data.types import Split
+from mixmo.data.types import Dataset, Split
 from mixmo.evaluation.models import Model
 from mixmo.inference.preparation import Read, read_images
-from mixmo.runs.directory import is_run
+from mixmo.runs.directory import Run, is_run
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
 from mixmo.utils.text import printable
@@ -117,8 +118,19 @@ def dataset_images(
     dataset = data.load(name, root, device, train=False)
     if own and is_run(model.path) and dataset.classes != model.about.classes:  # its labels mean something else now
         raise UserError(f"the classes of {name} have changed since {model.path} was trained on it; restore them")
+    if own and is_run(model.path):
+        warn_of_changes(Run.open(model.path), dataset)
     _check_known(model, set(dataset.classes), name)
     return SplitImages(dataset.test, dataset.classes)
+
+
+def warn_of_changes(run: Run, dataset: Dataset) -> None:
+    """Warn if a run was tested on another number of images."""
+    before, now = run.read_dataset().get("images"), len(dataset.test.labels)
+    if isinstance(before, list) and before[1:] and before[1] != now:
+        changed = f"{dataset.name} had {before[1]} test images when {run.path} was trained, and has {now} now"
+        risk = "; some of these may have been training images" * dataset.name.startswith(PREFIX)
+        warnings.warn(changed + risk, stacklevel=3)
 
 
 def labelled_images(model: Model, on: str | None, root: Path | None) -> LabelledImages:

@@ -16,7 +16,7 @@ from mixmo.inference.preparation import resized_side
 from mixmo.models import Ensemble
 from mixmo.models.metadata import About
 from mixmo.runs.directory import Run, is_run
-from mixmo.storage.weights import index_path
+from mixmo.storage.weights import is_stored
 from mixmo.utils.errors import UserError
 
 
@@ -64,7 +64,7 @@ def open_models(paths: Sequence[Path], which: str, device: torch.device) -> list
 def _open(path: Path, which: str, device: torch.device) -> Model:
     stored = is_run(path) and Run.open(path).is_finished()  # before the weights are read: the run may end meanwhile
     weights = path / f"{which}.safetensors"
-    if stored and not weights.is_file() and not index_path(weights).is_file():  # as in results/
+    if stored and not is_stored(weights):  # as in results/
         raise UserError(f"{weights} is missing, and nothing can be predicted without weights; copy it there too")
     net = load(path, which).to(device)
     if net.about is None:

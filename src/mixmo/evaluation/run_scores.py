@@ -14,7 +14,7 @@ from mixmo.metrics.report import Diversity, Report, Scores, evaluate
 from mixmo.models import multiply_adds, parameters
 from mixmo.runs.checkpoint import Checkpoints
 from mixmo.runs.directory import WHICH, Run
-from mixmo.storage.weights import index_path
+from mixmo.storage.weights import is_stored
 from mixmo.utils.errors import UserError
 from mixmo.utils.progress import Work
 
@@ -115,8 +115,7 @@ def _epochs(runs: Sequence[Run]) -> Sequence[str]:
 
 
 def _has_logits(run: Run, epochs: Sequence[str]) -> bool:
-    files = [run.path / f"logits-{which}.safetensors" for which in epochs]
-    return all(file.is_file() or index_path(file).is_file() for file in files)
+    return all(is_stored(run.path / f"logits-{which}.safetensors") for which in epochs)
 
 
 def _run_logits(run: Run, which: str, source: str, device: torch.device, root: Path | None) -> LabelledLogits:

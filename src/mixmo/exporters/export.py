@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,45 +112,17 @@ def export(
     path = check_path("path", path)
     check_target(path, precision, overwrite)
     net = unwrap_ensemble(net)
-    check_uncompiled(net)
-    known = net.about
-    fitted = (known and known.calibration) or Calibration()
-    if known is not None:
-        size, classes = size or known.size, classes or known.classes
-        mean, std = (known.mean, known.std) if mean is None and std is None else (mean, std)
-    temperature = fitted.temperature if temperature is None else temperature
-    check_number("temperature", temperature)
-    temperature = float(temperature)
-    check_size(size)
-    size = input_size(net) if size is None else (size[0], size[1], size[2])
-    if not 0 < temperature < math.inf:
-        raise UserError(f"temperature = {temperature}; give a positive number")
-    check_names(classes)
-    if calibration is not None:
-        _check_images("calibration images", calibration, size)
-    if test is not None:
-        _check_test(test, size)
-        test = test[0], test[1].long()  # PyTorch compares no unsigned ones of 16 bits and more
-    if precision == "int8" and calibration is None:
-        raise UserError("int8 takes its ranges from images; give a few hundred training images as calibration=")
-    mean, std = check_statistics(mean, std, size[0], normalise)
+    checked = _checked(net, size, classes, mean, std, normalise, temperature)
+    _check_data(precision, calibration, test, checked.size)
     folded, whole, why = prepared(net)
-    graph, reference = (Deployed(one, temperature, *((mean, std) if normalise else ())) for one in (folded, whole))
+    statistics = (checked.mean, checked.std) if normalise else ()
+    graph, reference = (Deployed(one, checked.temperature, *statistics) for one in (folded, whole))
     graph.eval().requires_grad_(False)  # a .pt2 file shall compute no gradients
-    uniform = torch.rand(3, *size, generator=torch.Generator().manual_seed(0))
+    uniform = torch.rand(3, *checked.size, generator=torch.Generator().manual_seed(0))
     images_NCHW = uniform if normalise else 2 * uniform - 1  # about the range of normalised images
-    outputs = run(reference, images_NCHW, size)
-    members, count = outputs["members"].shape[1:]
-    if classes is not None and len(classes) != count:
-        raise UserError(f"{len(classes)} class names for a network of {count} classes; give one each")
-    left = ((0.0,) * size[0], (1.0,) * size[0]) if normalise else (mean, std)
-    fitted.check_classes(count)
-    if test is not None and not 0 <= test[1].min() <= test[1].max() < count:
-        raise UserError(f"test labels are {test[1].min()} to {test[1].max()}; classes are 0 to {count - 1}")
-    names, sets, abstain = tuple(classes or ()), fitted.conformal, fitted.selective
-    resize = known.resize if known is not None and known.size == size else None
-    done = (*left, normalise, temperature, members, why is None, precision)
-    metadata = Metadata(names, size, *done, sets, abstain, resize)
+    members, count = run(reference, images_NCHW, checked.size)["members"].shape[1:]
+    _check_count(count, checked, test)
+    metadata = checked.metadata(normalise, members, folded=why is None, precision=precision)
     with staging_folder(path) as folder:
         draft = folder / path.name
         with Work(f"writing {path.name}"):
@@ -164,6 +137,71 @@ def export(
         length = draft.stat().st_size
         draft.replace(path)
     return Exported(path, metadata, length, difference, why, top1, len(test[1]) if test else 0)
+
+
+class _Checked(NamedTuple):
+    """Arguments of `export`, checked, with what the metadata of the network supply."""
+
+    size: Size
+    classes: Sequence[str] | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    temperature: float
+    fitted: Calibration
+    resize: int | None
+
+    def metadata(self, normalise: bool, members: int, folded: bool, precision: str) -> Metadata:
+        channels = self.size[0]
+        left = ((0.0,) * channels, (1.0,) * channels) if normalise else (self.mean, self.std)
+        done = (*left, normalise, self.temperature, members, folded, precision)
+        fitted = self.fitted
+        return Metadata(tuple(self.classes or ()), self.size, *done, fitted.conformal, fitted.selective, self.resize)
+
+
+def _checked(
+    net: Ensemble,
+    size: Size | None,
+    classes: Sequence[str] | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    normalise: bool,
+    temperature: float | None,
+) -> _Checked:
+    check_uncompiled(net)
+    known = net.about
+    fitted = (known and known.calibration) or Calibration()
+    if known is not None:
+        size, classes = size or known.size, classes or known.classes
+        mean, std = (known.mean, known.std) if mean is None and std is None else (mean, std)
+    temperature = fitted.temperature if temperature is None else temperature
+    check_number("temperature", temperature)
+    check_size(size)
+    size = input_size(net) if size is None else (size[0], size[1], size[2])
+    if not 0 < temperature < math.inf:
+        raise UserError(f"temperature = {float(temperature)}; give a positive number")
+    check_names(classes)
+    resize = known.resize if known is not None and known.size == size else None
+    statistics = check_statistics(mean, std, size[0], normalise)
+    return _Checked(size, classes, *statistics, float(temperature), fitted, resize)
+
+
+def _check_data(precision: str, calibration: Tensor | None, test: tuple[Tensor, Tensor] | None, size: Size) -> None:
+    if calibration is not None:
+        _check_images("calibration images", calibration, size)
+    if test is not None:
+        _check_test(test, size)
+    if precision == "int8" and calibration is None:
+        raise UserError("int8 takes its ranges from images; give a few hundred training images as calibration=")
+
+
+def _check_count(count: int, checked: _Checked, test: tuple[Tensor, Tensor] | None) -> None:
+    """Check everything that has classes against their count in the outputs."""
+    if checked.classes is not None and len(checked.classes) != count:
+        raise UserError(f"{len(checked.classes)} class names for a network of {count} classes; give one each")
+    checked.fitted.check_classes(count)
+    labels = None if test is None else test[1].long()  # PyTorch compares no unsigned ones of 16 bits and more
+    if labels is not None and not 0 <= labels.min() <= labels.max() < count:
+        raise UserError(f"test labels are {labels.min()} to {labels.max()}; classes are 0 to {count - 1}")
 
 
 def _check_images(name: str, images: object, size: Size) -> None:

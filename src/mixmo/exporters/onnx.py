@@ -28,7 +28,7 @@ def check_installed() -> None:
         raise UserError(f"ONNX needs {error.name}, which is not installed; pip install 'mixmo[export]'") from error
 
 
-def write(program: ExportedProgram, metadata: Metadata, path: Path, calibration: Tensor | None = None) -> None:
+def write_onnx(program: ExportedProgram, metadata: Metadata, path: Path, calibration: Tensor | None = None) -> None:
     """Write the program as an ONNX file in the precision of `metadata`; int8 takes its ranges from `calibration`."""
     import onnx
 

@@ -15,7 +15,7 @@ from mixmo.exporters.onnx import quiet
 EXTRA = "mixmo.json"  # the name of the metadata inside the file
 
 
-def write(program: ExportedProgram, metadata: Metadata, path: Path) -> None:
+def write_pt2(program: ExportedProgram, metadata: Metadata, path: Path) -> None:
     """Write the program as a compressed .pt2 file with its metadata inside."""
     tidy(program)
     flatten(program)

@@ -49,13 +49,13 @@ def write(graph: Deployed, metadata: Metadata, path: Path, calibration: Tensor |
     """Write the file of a graph and return what runs it."""
     try:
         if path.suffix == ".onnx":
-            onnx.write(traced(graph, metadata.size), metadata, path, calibration)
+            onnx.write_onnx(traced(graph, metadata.size), metadata, path, calibration)
             return onnx.Session(path)
         graph = copy.deepcopy(graph)
         graph.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on processors and GPUs
         if metadata.precision == "bf16":
             graph.net.bfloat16()
-        pt2.write(traced(graph, metadata.size), metadata, path)
+        pt2.write_pt2(traced(graph, metadata.size), metadata, path)
         return pt2.Session(path)
     except (UserError, OSError):
         raise
@@ -115,4 +115,4 @@ def accuracy(predict: Session, images_NCHW: Tensor, labels_N: Tensor, work: Work
     for batch in images_NCHW.split(100):
         predicted.append(predict(batch)["probs"].argmax(1))
         work.advance(len(batch))
-    return (torch.cat(predicted) == labels_N).double().mean().item()
+    return (torch.cat(predicted) == labels_N.long()).double().mean().item()

@@ -135,7 +135,8 @@ def training(origin: Origin) -> list[str]:
 def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
     if fitted is None:
         return ["None: probabilities are as trained."]
-    lines = [f"Fitted on {fitted.samples} held-out images: temperature {fitted.temperature:.4f}."]
+    images = "the {:,} test images" if origin and origin.calibration else "{:,} held-out images"
+    lines = [f"Fitted on {images.format(fitted.samples)}: temperature {fitted.temperature:.4f}."]
     if fitted.samples == 0:
         lines = [f"Temperature {fitted.temperature:.4f}: not fitted on held-out images."]
     if fitted.conformal:
@@ -144,7 +145,7 @@ def calibrated(fitted: Calibration | None, origin: Origin | None) -> list[str]:
     if fitted.selective:
         lines += [
             f"Selective prediction (`.abstain`): selective risk at most {100 * fitted.selective.risk:g} %, coverage "
-            f"{100 * fitted.selective.coverage:.1f} % of the held-out images."
+            f"{100 * fitted.selective.coverage:.1f} % of these images."
         ]
     if origin and origin.calibration:
         lines.append(origin.calibration)

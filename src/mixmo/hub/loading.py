@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from mixmo.calibration.conformal import fewest
+from mixmo.calibration.conformal import fewest_for_level
 from mixmo.calibration.posthoc import Calibration, calibrate
 from mixmo.hub.folder import from_pretrained
 from mixmo.models import Ensemble
@@ -14,11 +14,11 @@ from mixmo.models.metadata import About
 from mixmo.runs.contents import SCORES
 from mixmo.runs.directory import Run, is_run
 from mixmo.runs.network import load_network_and_step
-from mixmo.storage.weights import AGAIN, index_path, load_tensors
+from mixmo.storage.weights import AGAIN, is_stored, load_tensors
 from mixmo.utils.errors import UserError, check_path
 
 MODEL = "run directory, saved folder, shipped network (`mixmo list shipped`), or OWNER/NAME on the Hub"
-FEWEST = fewest(0.9)  # held-out images that conformal sets of the usual level need
+FEWEST = fewest_for_level(0.9)  # held-out images that conformal sets of the usual level need
 
 
 def load(where: Path | str, which: str = "last", model: nn.Module | None = None) -> Ensemble:
@@ -48,10 +48,13 @@ def load(where: Path | str, which: str = "last", model: nn.Module | None = None)
         raise UserError(f"{where} holds {run.recipe.networks} networks; take each of its folders {where}/0, ...")
     net, step = load_network_and_step(run, which)
     net.about = _metadata(run, which, step)
-    training_images = run.read_dataset().get("images", [0])[0]  # earlier versions did not count them
-    if step is None and run.recipe.held_out(training_images) >= FEWEST:
+    held_out = run.recipe.held_out(run.read_dataset().get("images", [0])[0])  # earlier versions did not count them
+    if step is None and 0 < held_out < FEWEST:
+        few = f"{where} held out {held_out} images, and calibration needs {FEWEST}"
+        warnings.warn(f"{few}: its probabilities are not calibrated; train with a larger --validation", stacklevel=2)
+    if step is None and held_out >= FEWEST:
         path = _logits(run, which)
-        if path.is_file() or index_path(path).is_file():
+        if is_stored(path):
             net.about = net.about.calibrated(validation_calibration(run, which))
         else:  # large files may be left out of a copy
             warnings.warn(f"{path} is missing, so the probabilities are not calibrated; copy it too", stacklevel=2)

@@ -16,7 +16,8 @@ def check_values(targets: Tensor, soft: bool, classes: int | None) -> None:
     if targets.device.type != "cpu" or torch.compiler.is_compiling():
         return
     if not soft:
-        valid = (targets >= 0) & (targets < (torch.iinfo(torch.int64).max if classes is None else classes))
+        targets = targets.long()  # or the comparison with a large number would be in a narrow type
+        valid = targets >= 0 if classes is None else (targets >= 0) & (targets < classes)
         if not valid.all():
             known = "0 to K - 1" if classes is None else f"0 to {classes - 1}"
             raise UserError(f"a label is {targets[~valid][0].item():.6g}; classes are {known}")

@@ -106,14 +106,14 @@ def check_target(path: Path, force: bool) -> None:
         raise UserError(f"{path} exists already; give --force to replace it, or another --out")
 
 
-def save(drawn: Any, path: Path, force: bool = False, dpi: int = 150) -> Path:
+def save(drawn: Any, path: Path, force: bool = False) -> Path:
     """Write a figure, whole or not at all. The same figure gives the same bytes: no date and no version go in."""
     check_target(path, force)
     kind = path.suffix.removeprefix(".").lower()
     silent = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None}, "svg": {"Date": None}}
     content = io.BytesIO()
     with styled():
-        drawn.savefig(content, format=kind, dpi=dpi, metadata=silent[kind])
+        drawn.savefig(content, format=kind, dpi=150, metadata=silent[kind])
     with atomic_write(path) as temporary:
         temporary.write_bytes(content.getvalue())
     return path

@@ -46,7 +46,6 @@ class Disagreement(NamedTuple):
     true: str
     ensemble: tuple[str, float]  # class and probability
     members: list[tuple[str, float]]
-    information: float  # mutual information between class and member, in nats
 
 
 class Analysis(NamedTuple):
@@ -129,15 +128,12 @@ def _confused(matrix_KK: Tensor, classes: Sequence[str]) -> list[Confused]:
 def _disagreements(logits_MNK: Tensor, labels_N: Tensor, classes: Sequence[str]) -> list[Disagreement]:
     if len(logits_MNK) == 1:
         return []
-    information_N = mutual_information(logits_MNK)
     p_MNK, q_NK = logits_MNK.softmax(2), logits_MNK.mean(0).softmax(1)
 
     def first(p_K: Tensor) -> tuple[str, float]:
         return classes[int(p_K.argmax())], float(p_K.max())
 
     return [
-        Disagreement(
-            n, classes[int(labels_N[n])], first(q_NK[n]), [first(p_K) for p_K in p_MNK[:, n]], float(information_N[n])
-        )
-        for n in information_N.argsort(descending=True, stable=True)[:DISAGREED].tolist()
+        Disagreement(n, classes[int(labels_N[n])], first(q_NK[n]), [first(p_K) for p_K in p_MNK[:, n]])
+        for n in mutual_information(logits_MNK).argsort(descending=True, stable=True)[:DISAGREED].tolist()
     ]

@@ -9,7 +9,7 @@ from mixmo.models import Ensemble
 from mixmo.reports.run_data import RunData
 from mixmo.runs.directory import Run
 from mixmo.runs.network import Unfinished, load_network
-from mixmo.storage.weights import index_path
+from mixmo.storage.weights import is_stored
 
 
 class Filters(NamedTuple):
@@ -23,8 +23,7 @@ def measure_filters(data: RunData) -> Filters | None:
     if data.recipe is None or data.networks:
         return None
     weights = data.path / f"{data.which}.safetensors"
-    stored = weights.is_file() or index_path(weights).is_file()
-    if not stored and (data.finished or not (data.path / "checkpoints").is_dir()):
+    if not is_stored(weights) and (data.finished or not (data.path / "checkpoints").is_dir()):
         data.missing.append(f"{weights.name}: the file is missing, so encoders and filters cannot be measured")
         return None
     run = Run(data.path, data.recipe)

@@ -94,7 +94,7 @@ class Listing:
         return printable(str(path.relative_to(self.folder)) if path != self.folder else path.resolve().name)
 
     def _row(self, path: Path, files: "_Files", held: set[int]) -> RunRow:
-        row = RunRow(self.name(path), error=None)
+        row = RunRow(self.name(path))
         try:
             files.fill(row)
             row.state = describe(path, bool(files.scores), held)

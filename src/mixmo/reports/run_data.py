@@ -19,7 +19,7 @@ from mixmo.runs.directory import WHICH, Run
 from mixmo.runs.metrics_log import flat
 from mixmo.storage.plain_json import parse_json
 from mixmo.storage.plain_yaml import read_yaml
-from mixmo.storage.weights import index_path
+from mixmo.storage.weights import is_stored
 from mixmo.utils.errors import UserError, first_line
 from mixmo.utils.text import printable
 
@@ -151,7 +151,7 @@ def _read_files(data: RunData, run: Run, logits: bool) -> None:
     names = dict.fromkeys(name for row in rows for name in row)
     data.curves = {name: [row.get(name, math.nan) for row in rows] for name in names}
     file = path / f"logits-{data.which}.safetensors"
-    if logits and (file.is_file() or index_path(file).is_file()):
+    if logits and is_stored(file):
         data.logits = data.read(file.name, lambda: run.read_logits(data.which))
         if unnamed:
             data.missing.append("dataset.json: the file is missing, so classes have numbers instead of names")

@@ -154,9 +154,7 @@ def axis(title: str, field: str = "y", **more: Any) -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": ticks, **more}
 
 
-def lines(
-    names: Sequence[str], x: Spec, y: Spec, data: str, height: int = 220, step: bool = False, under: Sequence[Spec] = ()
-) -> Spec:
+def lines(names: Sequence[str], x: Spec, y: Spec, data: str, height: int = 220, step: bool = False) -> Spec:
     """Return curves with a value at the pointer.
 
     Args:
@@ -166,7 +164,6 @@ def lines(
         data: Name of the data: columns x, y and series.
         height: In pixels.
         step: Whether a value holds from the one before, as it is of a whole epoch.
-        under: Layers below the curves, with their own data.
     """
     shown = [{"field": "series", "type": "nominal", "title": " "}] if len(names) > 1 else []
     formats = [{**{k: e[k] for k in ("field", "type", "title")}, "format": f} for e, f in ((x, "~g"), (y, ".4~f"))]
@@ -196,7 +193,7 @@ def lines(
             "tooltip": [*shown, *formats],
         },
     }
-    return whole({"layer": [*under, curves, points]}, height)
+    return whole({"layer": [curves, points]}, height)
 
 
 def whole(spec: Spec, height: int) -> Spec:

@@ -85,8 +85,99 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
+    def __init__(self, port: int, watcher: Watcher) -> None:
+        super().__init__((HOST, port), Handler)
+        self.watcher, self.streams = watcher, threading.Semaphore(STREAMS)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: the browser has disconnected."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Requests of one connection: pages, the event stream, reports."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "mixmo", ""
+
+    def do_GET(self) -> None:
+        try:
+            self.route()
+        except UserError as error:
+            self.reject(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+        except (BrokenPipeError, ConnectionResetError):  # the browser has disconnected
+            self.close_connection = True
+        except Exception as error:
+            self.reject(HTTPStatus.INTERNAL_SERVER_ERROR, f"Internal error: {first_line(error)}")
+
+    def route(self) -> None:
+        path, _, query = self.path.partition("?")
+        pages: dict[str, Callable[[], None]] = {
+            "/": lambda: self.respond(watch_page(), "text/html"),
+            "/vega.js": lambda: self.respond(vega.javascript(), "text/javascript"),
+            "/events": self.stream,
+            "/report": lambda: self.report(parse_qs(query).get("run", [])),
+        }
+        if not self.addressed():
+            self.reject(HTTPStatus.FORBIDDEN, "Only browsers on this machine may open this page.")
+        elif path not in pages:
+            self.reject(HTTPStatus.NOT_FOUND, "Page not found.")
+        else:
+            pages[path]()
+
+    def addressed(self) -> bool:
+        """Whether the Host header names this machine; otherwise the request may be DNS rebinding."""
+        host = self.headers.get("Host", "").lower()
+        return host.removesuffix(f":{self.server.server_address[1]}") in LOOPBACK
+
+    def respond(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        content = text.encode()
+        self.begin(status, kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def begin(self, status: HTTPStatus, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Content-Security-Policy", POLICY)
+
+    def reject(self, status: HTTPStatus, sentence: str) -> None:
+        self.respond(f"{sentence}\n", "text/plain", status)
+
+    def report(self, names: list[str]) -> None:
+        """Send the report of listed runs; other names are ignored."""
+        listed = self.server.watcher.paths
+        paths = [listed[name] for name in dict.fromkeys(names) if name in listed]
+        if not paths:
+            self.reject(HTTPStatus.NOT_FOUND, "No such run in the folder.")
+        else:
+            self.respond(report(*paths).html, "text/html")
+
+    def stream(self) -> None:
+        """Send the runs, then their changes, until the browser disconnects."""
+        if not self.server.streams.acquire(blocking=False):
+            self.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} pages are open already; close one.")
+            return
+        try:
+            self.close_connection = True
+            self.begin(HTTPStatus.OK, "text/event-stream")
+            self.end_headers()
+            version, watcher = -1, self.server.watcher
+            while not watcher.stopped:
+                seen, changes = watcher.since(version)
+                event = f"data: {json.dumps(changes)}\n\n" if seen > version else ": still here\n\n"
+                self.wfile.write(event.encode())
+                self.wfile.flush()
+                version = seen
+        finally:
+            self.server.streams.release()
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing: the terminal is for the user."""
 
 
 class Watching:
@@ -105,13 +196,11 @@ def serve(folder: Path, port: int = 0, every: float = 2.0) -> Iterator[Watching]
     """Serve the page on the loopback address until the block ends.
 
     Raises:
-        UserError: If the port is taken, or a number is out of range.
+        UserError: If the port is taken.
     """
-    if not 0 <= port <= 65_535 or not every > 0:
-        raise UserError(f"--port {port} --every {every}: give a port from 0 to 65535, and more than 0 seconds")
     watcher = Watcher(folder, every)
     try:
-        server = Server((HOST, port), _handler(watcher))
+        server = Server(port, watcher)
     except OSError as error:
         raise UserError(f"port {port} cannot be used ({error.strerror or error}); give another --port") from error
     works: list[Callable[[], object]] = [server.serve_forever, watcher.keep_looking]
@@ -129,7 +218,7 @@ def serve(folder: Path, port: int = 0, every: float = 2.0) -> Iterator[Watching]
         server.server_close()
 
 
-def page() -> str:
+def watch_page() -> str:
     """Return the page, which is the same for every folder."""
     kinds = {"top1": "Top1 %", "nll": "NLL (nats)", "loss": "training loss"}
     charts = {name: vega.lines([], EPOCH, vega.axis(title), "curves", 240) for name, title in kinds.items()}
@@ -138,92 +227,3 @@ def page() -> str:
         "/*STYLE*/", read_template("report.css") + read_template("watch.css")
     )
     return text.replace("/*CONTENT*/", content.replace("<", "\\u003c")).replace("/*SCRIPT*/", read_template("watch.js"))
-
-
-def _handler(watcher: Watcher) -> type[BaseHTTPRequestHandler]:
-    streams = threading.Semaphore(STREAMS)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        server_version, sys_version = "mixmo", ""
-
-        def do_GET(self) -> None:
-            try:
-                self.route()
-            except UserError as error:
-                self.reject(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
-            except (BrokenPipeError, ConnectionResetError):  # the browser has disconnected
-                self.close_connection = True
-            except Exception as error:
-                self.reject(HTTPStatus.INTERNAL_SERVER_ERROR, f"Internal error: {first_line(error)}")
-
-        def route(self) -> None:
-            path, _, query = self.path.partition("?")
-            pages: dict[str, Callable[[], None]] = {
-                "/": lambda: self.respond(page(), "text/html"),
-                "/vega.js": lambda: self.respond(vega.javascript(), "text/javascript"),
-                "/runs.json": lambda: self.respond(json.dumps(watcher.since(-1)[1]["rows"]), "application/json"),
-                "/events": self.stream,
-                "/report": lambda: self.report(parse_qs(query).get("run", [])),
-            }
-            if not self.addressed():
-                self.reject(HTTPStatus.FORBIDDEN, "Only browsers on this machine may open this page.")
-            elif path not in pages:
-                self.reject(HTTPStatus.NOT_FOUND, "Page not found.")
-            else:
-                pages[path]()
-
-        def addressed(self) -> bool:
-            """Whether the Host header names this machine; otherwise the request may be DNS rebinding."""
-            host = self.headers.get("Host", "").lower()
-            return host.removesuffix(f":{self.server.server_address[1]}") in LOOPBACK  # type: ignore[index]
-
-        def respond(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
-            content = text.encode()
-            self.begin(status, kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def begin(self, status: HTTPStatus, kind: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Referrer-Policy", "no-referrer")
-            self.send_header("Content-Security-Policy", POLICY)
-
-        def reject(self, status: HTTPStatus, sentence: str) -> None:
-            self.respond(f"{sentence}\n", "text/plain", status)
-
-        def report(self, names: list[str]) -> None:
-            """Send the report of listed runs; other names are ignored."""
-            paths = [watcher.paths[name] for name in dict.fromkeys(names) if name in watcher.paths]
-            if not paths:
-                self.reject(HTTPStatus.NOT_FOUND, "No such run in the folder.")
-            else:
-                self.respond(report(*paths).html, "text/html")
-
-        def stream(self) -> None:
-            """Send the runs, then their changes, until the browser disconnects."""
-            if not streams.acquire(blocking=False):
-                self.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} pages are open already; close one.")
-                return
-            try:
-                self.close_connection = True
-                self.begin(HTTPStatus.OK, "text/event-stream")
-                self.end_headers()
-                version = -1
-                while not watcher.stopped:
-                    seen, changes = watcher.since(version)
-                    event = f"data: {json.dumps(changes)}\n\n" if seen > version else ": still here\n\n"
-                    self.wfile.write(event.encode())
-                    self.wfile.flush()
-                    version = seen
-            finally:
-                streams.release()
-
-        def log_message(self, *_: Any) -> None:
-            """Print nothing: the terminal is for the user."""
-
-    return Handler

@@ -1,5 +1,6 @@
 """Train the missing runs: here, one after the other, or several at a time by workers."""
 
+import json
 import math
 import sys
 import time
@@ -33,10 +34,11 @@ def note_failure(recipe: Recipe, name: str, reason: str, failures: Failures) -> 
 
 
 def epochs_logged(folder: Path) -> int:
-    """Count the epochs in a run's metrics.jsonl, which may be half written."""
+    """Return the last epoch in a run's metrics.jsonl, whose last line may be half written; 0 without one."""
     try:
-        return (folder / "metrics.jsonl").read_bytes().count(b"\n")
-    except OSError:
+        *_, last, _ = (folder / "metrics.jsonl").read_bytes().split(b"\n")
+        return int(json.loads(last)["epoch"])
+    except (OSError, ValueError, LookupError, TypeError):  # none yet, or damaged, which resuming says
         return 0
 
 

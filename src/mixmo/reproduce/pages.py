@@ -177,16 +177,6 @@ def beyond_table(results: Path, words: Sequence[str]) -> Lines:
     return lines
 
 
-def others_table(results: Path, words: Sequence[str]) -> Lines:
-    """What `benchmarks/others.py` made: methods at equal cost."""
-    lines = [["method", "Top1 %", "NLL", "NLLc", "ECE", "parameters (M)", "ms per image", "training minutes"]]
-    for row in json.loads((results / words[0]).read_text(encoding="utf-8")):
-        scores = [spread([row[name]], *shown) for name, shown in ENSEMBLE.items() if name in row]
-        costs = [f"{row['parameters'] / 1e6:.2f}", f"{row['milliseconds_per_image']:.4f}"]
-        lines.append([row["method"], *scores, *costs, f"{row['training_minutes']:.1f}"])
-    return lines
-
-
 def transfer_table(results: Path, words: Sequence[str]) -> Lines:
     """What `benchmarks/transfer_table.py` made, of one network and pretraining: NETWORK SOURCE."""
     file, network, source = words
@@ -262,7 +252,6 @@ LAYOUTS: dict[str, Callable[[Path, Sequence[str]], Lines]] = {
     "ensembles": ensembles_table,
     "queue": queue_table,
     "beyond": beyond_table,
-    "others": others_table,
     "transfer": transfer_table,
     "finetune": finetune_table,
 }

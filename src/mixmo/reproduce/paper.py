@@ -77,7 +77,6 @@ class Table:
     dashes: frozenset[tuple[int, int]]
     picture: Picture
     common: dict[str, Any] = field(default_factory=dict)
-    tex: str | None = None  # its \\label in the paper's source
     seeds: int = 1  # published, or 1 where the paper does not say
     which: str = "best"  # best: the best epoch by test accuracy; last: the last one; last10: mean over the last ten
     see: tuple[str, ...] = ()  # entries that print the numbers which this one draws

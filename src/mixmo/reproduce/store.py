@@ -22,7 +22,7 @@ from mixmo.recipes.schema import FIELDS, RENAMED, Recipe
 from mixmo.runs.directory import Run
 from mixmo.storage.files import atomic_write
 from mixmo.storage.plain_json import parse_json
-from mixmo.storage.weights import index_path
+from mixmo.storage.weights import is_stored
 from mixmo.utils.errors import UserError
 
 NOT_METHOD = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
@@ -121,7 +121,7 @@ class Store:
         """A finished run of this recipe that has these files."""
         for path in dict.fromkeys((*self._found.get(recipe, []), self.folder(recipe))):
             files = [path / name for name in {*needed, "recipe.yaml", "scores.json"}]
-            if path not in self.unreadable and all(file.is_file() or index_path(file).is_file() for file in files):
+            if path not in self.unreadable and all(map(is_stored, files)):
                 return Run(path, recipe)
         return None
 
@@ -143,13 +143,12 @@ class Store:
                 continue
         return None
 
-    def keep(self, group: tuple[Recipe, ...], name: str, found: dict[str, Any]) -> dict[str, Any]:
-        """Write what was computed from one run or an ensemble, with its checksum, and return it."""
+    def keep(self, group: tuple[Recipe, ...], name: str, found: dict[str, Any]) -> None:
+        """Write what was computed from one run or an ensemble, with its checksum."""
         path = self.out / "derived" / group_name(group) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             temporary.write_text(json.dumps({**found, "sha256": _sum(found)}, indent=1))
-        return found
 
 
 def _sum(found: dict[str, Any]) -> str:

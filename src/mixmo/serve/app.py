@@ -88,12 +88,13 @@ class Service:
         self.pool.shutdown(cancel_futures=True)
 
     def _add_routes(self, token: list[Any]) -> None:
-        app, post, get = self.app, schema.errors(400, 401, 408, 413, 415, 422, 429, 503), schema.errors(400, 401)
+        app, get = self.app, schema.error_responses(400, 401)
+        post = schema.error_responses(400, 401, 408, 413, 415, 422, 429, 503)
         shared: dict[str, Any] = {"responses": post, "dependencies": token}
         app.post("/predict", response_model=schema.Predictions, openapi_extra=schema.UPLOAD, **shared)(self.predict)
         app.post("/mix", response_model=schema.Mixed, openapi_extra=schema.MIX, **shared)(self.mix)
         app.get("/model", response_model=schema.Model, responses=get, dependencies=token)(self.model)
-        app.get("/health", response_model=schema.Health, responses=schema.errors(400, 503))(self.health)
+        app.get("/health", response_model=schema.Health, responses=schema.error_responses(400, 503))(self.health)
         text = {**get, 200: {"content": {"text/plain": {}}}}
         app.get("/metrics", response_class=Response, responses=text, dependencies=token)(self.metrics)
         app.get("/samples/{name}", include_in_schema=False)(self.sample)

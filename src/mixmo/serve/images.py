@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 from torch import Tensor
 
 from mixmo.augment.basic import to_shape
 from mixmo.data.decode import LISTED, TooLargeError, open_image, to_square
 from mixmo.inference.preparation import resized_side
+from mixmo.inference.thumbnails import png_uri, to_pil
 from mixmo.models.metadata import About
 from mixmo.serve.errors import RequestError, quotable
 from mixmo.utils.errors import first_line
@@ -56,15 +57,12 @@ def prepare(
 
 
 def to_png(image_HWC: Tensor) -> str:
-    """Return uint8 pixels as a data URL, without loss.
+    """Return uint8 pixels as a data URL, without loss and fast.
 
     >>> to_png(torch.zeros(2, 2, 3, dtype=torch.uint8))[:27]
     'data:image/png;base64,iVBOR'
     """
-    file = io.BytesIO()
-    pixels = image_HWC[..., 0] if image_HWC.shape[-1] == 1 else image_HWC
-    Image.fromarray(pixels.numpy()).save(file, "PNG", compress_level=1)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return png_uri(to_pil(image_HWC), compress_level=1)
 
 
 def _square(upload: Upload, where: str, about: About, max_pixels: int, exact: bool) -> np.ndarray:

@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mixmo.augment.basic import normalise
+from mixmo.inference.naming import names_or_numbers
 from mixmo.mixing.masks import MASKS
 from mixmo.mixing.mixer import grid
 from mixmo.models.metadata import About
 from mixmo.models.network import Ensemble
 from mixmo.serve.images import to_png
-from mixmo.serve.rows import class_names, named, tops
+from mixmo.serve.rows import named, tops
 
 PLACED = {"cut": ("y", "x"), "horizontal": ("x",), "vertical": ("y",)}  # masks whose uniform numbers are a position
 LINEAR = "linear"
@@ -70,7 +71,7 @@ def mix(net: Ensemble, about: About, images_2HWC: Tensor, mixing: Mixing, top: i
     x_2CHW = normalise(images_2HWC, about.mean, about.std).to(device)
     logits_M1K = net.read(x_2CHW[member_M.to(device)][:, None], coefficients.to(device))
     probs_MK = logits_M1K.float().softmax(-1)[:, 0].cpu()
-    best = tops(probs_MK, class_names(about.classes, probs_MK.shape[1]), top)
+    best = tops(probs_MK, names_or_numbers(about.classes, probs_MK.shape[1]), top)
     ratio = share_hw.mean().item()
     heads = [
         {"reads": IMAGES[image], "share": (ratio, 1 - ratio)[image], "classes": named(classes)}

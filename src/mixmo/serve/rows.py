@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mixmo.inference.naming import named_sets, names_or_numbers
 from mixmo.inference.prediction import Prediction
 
 Top = list[tuple[str, float]]  # the most probable classes, most probable first, and their probabilities
@@ -38,7 +39,7 @@ class Row:
 
 def describe(prediction: Prediction, classes: Sequence[str] | None, top: int) -> list[Row]:
     """Return one row per image, with the `top` most probable classes."""
-    names = class_names(classes, prediction.probs.shape[1])
+    names = names_or_numbers(classes, prediction.probs.shape[1])
     calibration, count = prediction.calibration, prediction.probs.shape[0]
     calibrated: Sequence[float | None] = [None] * count
     sets: Sequence[list[str] | None] = [None] * count
@@ -46,9 +47,7 @@ def describe(prediction: Prediction, classes: Sequence[str] | None, top: int) ->
     if calibration is not None:
         calibrated = prediction.calibrated.amax(1).tolist()
         if calibration.conformal is not None:
-            orders = prediction.probs.argsort(dim=1, descending=True).tolist()
-            pairs = zip(orders, prediction.sets.tolist(), strict=True)
-            sets = [[names[k] for k in order if inside[k]] for order, inside in pairs]
+            sets = named_sets(prediction, names)
         if calibration.selective is not None:
             abstain = prediction.abstain.tolist()
     labels = prediction.labels.tolist()
@@ -77,8 +76,3 @@ def tops(probs_NK: Tensor, names: Sequence[str], top: int) -> list[Top]:
 
 def named(top: Top) -> list[dict[str, Any]]:
     return [{"label": label, "probability": probability} for label, probability in top]
-
-
-def class_names(classes: Sequence[str] | None, count: int) -> Sequence[str]:
-    """Return the names of the classes; their numbers where they have none."""
-    return classes or [str(k) for k in range(count)]

@@ -115,7 +115,7 @@ class Error(BaseModel):
     error: str
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the error responses of a path, for its documentation."""
     return {status: {"model": Error} for status in statuses}
 

@@ -59,19 +59,21 @@ def _save_file(tensors: dict[str, Tensor], path: Path) -> None:
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, whole or in shards, verified by the checksums beside it."""
-    if path.is_file() or not index_path(path).is_file():
-        return _load_file(path)
-    return {name: tensor for file in _shards(index_path(path)) for name, tensor in _load_file(file).items()}
+    return {name: tensor for file in _files(path) for name, tensor in _load_file(file).items()}
 
 
 def stored_shapes(path: Path) -> dict[str, torch.Size]:
     """Return the shapes of the tensors in a safetensors file, whole or in shards, without reading them."""
-    files = [path] if path.is_file() or not index_path(path).is_file() else _shards(index_path(path))
     found = dict[str, torch.Size]()
-    for file in files:
+    for file in _files(path):
         with _opened(file) as opened:
             found |= {name: torch.Size(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     return found
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or its shards where only their index is there."""
+    return [path] if path.is_file() or not index_path(path).is_file() else _shards(index_path(path))
 
 
 def _shards(index: Path) -> list[Path]:
@@ -111,6 +113,11 @@ def _opened(path: Path) -> Iterator[Any]:
 def index_path(path: Path) -> Path:
     """Return the index of the shards of `path`."""
     return path.with_name(f"{path.name}.index.json")
+
+
+def is_stored(path: Path) -> bool:
+    """Return whether a file of tensors is there, whole or in shards."""
+    return path.is_file() or index_path(path).is_file()
 
 
 def to_bfloat16(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

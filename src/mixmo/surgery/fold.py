@@ -45,6 +45,8 @@ def fold(net: E) -> E:
     images = random_images(net, input_size(net))
     with frozen(folded), torch.no_grad():
         expected, logits = in_eval_mode(net).each(images), folded.each(images)
+    if not expected.isfinite().all():
+        raise UserError("the network outputs NaN or infinite values; check whether its training diverged")
     if close(logits, expected):
         return folded
     if images.dtype != torch.float64:

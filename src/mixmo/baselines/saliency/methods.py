@@ -65,7 +65,7 @@ def draw_puzzle(n: int, grids: tuple[int, ...], alpha: float, generator: Generat
     return SaliencyDraws(blocks, uniform, gamma)
 
 
-def puzzle(
+def by_puzzle(
     images_NCHW: Tensor, targets_NK: Tensor, saliency_NHW: Tensor, draws: SaliencyDraws, settings: Settings
 ) -> tuple[Tensor, Tensor]:
     """Puzzle-Mix: two images mixed by the mask that hides least saliency, their blocks transported into view."""
@@ -84,7 +84,7 @@ def draw_comixup(n: int, grids: tuple[int, ...], alpha: float, generator: Genera
     return SaliencyDraws(blocks, uniform, gamma)
 
 
-def comixup(
+def by_comixup(
     images_NCHW: Tensor, targets_NK: Tensor, saliency_NHW: Tensor, draws: SaliencyDraws, settings: Settings
 ) -> tuple[Tensor, Tensor]:
     """Co-Mixup: up to 20 images mixed by blocks into as many, each salient, together diverse."""
@@ -97,5 +97,5 @@ def comixup(
     return mixed.flatten(0, 1), labels.flatten(0, 1)
 
 
-SALIENCY.add("puzzle-mix")(SaliencyMethod(GRIDS, draw_puzzle, puzzle))
-SALIENCY.add("co-mixup")(SaliencyMethod((BLOCKS,), draw_comixup, comixup))
+SALIENCY.add("puzzle-mix")(SaliencyMethod(GRIDS, draw_puzzle, by_puzzle))
+SALIENCY.add("co-mixup")(SaliencyMethod((BLOCKS,), draw_comixup, by_comixup))

@@ -26,7 +26,7 @@ def gaussian(x_NHWC: Tensor, sigma: float, truncate: float = 4.0, mirror: bool =
     return rows(columns(x_NHWC, side), side)
 
 
-def gaussian_matrix(size: int, sigma: float, truncate: float = 4.0, mirror: bool = False) -> Tensor:
+def gaussian_matrix(size: int, sigma: float, truncate: float, mirror: bool) -> Tensor:
     """Weights exp(-d^2 / 2 sigma^2) of the pixels up to `truncate` sigma away, which sum to one."""
     if sigma == 0:
         return torch.eye(size, dtype=torch.float64)

@@ -38,9 +38,9 @@ class SelectiveScores(NamedTuple):
 class CalibrationScores(NamedTuple):
     """Scores of a post-hoc calibration; None for a part that it lacks."""
 
-    calibrated: TemperatureScores
-    sets: ConformalScores | None
-    answered: SelectiveScores | None
+    temperature: TemperatureScores
+    conformal: ConformalScores | None
+    selective: SelectiveScores | None
 
 
 class ModelScores(NamedTuple):
@@ -74,7 +74,7 @@ def score_models(
 @on_cpu
 def score_calibration(calibration: Calibration, logits_MNK: Tensor, labels_N: Tensor) -> CalibrationScores:
     """Score temperature, conformal sets and selective prediction of an ensemble with these logits."""
-    mean_NK, sets, selective = logits_MNK.double().mean(0), None, None
+    mean_NK, conformal, selective = logits_MNK.double().mean(0), None, None
     scaled_NK = mean_NK / calibration.temperature
     scores = [METRICS[name](scaled_NK, labels_N).item() for name in TemperatureScores._fields[1:]]
     if calibration.conformal is not None:
@@ -82,9 +82,9 @@ def score_calibration(calibration: Calibration, logits_MNK: Tensor, labels_N: Te
         u_N = torch.rand(len(labels_N), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         sets_NK = calibration.conformal.sets(mean_NK, u_N)
         held = sets_NK.gather(1, labels_N[:, None]).double().mean()
-        sets = ConformalScores(calibration.conformal.level, held.item(), sets_NK.sum(1).double().mean().item())
+        conformal = ConformalScores(calibration.conformal.level, held.item(), sets_NK.sum(1).double().mean().item())
     if calibration.selective is not None:
         predicted_N, wrong_N = ~calibration.selective.abstain(mean_NK), logits_MNK.mean(0).argmax(-1) != labels_N
         wrong = wrong_N[predicted_N].double().mean().item() if predicted_N.any() else None
         selective = SelectiveScores(calibration.selective.risk, predicted_N.double().mean().item(), wrong)
-    return CalibrationScores(TemperatureScores(calibration.temperature, *scores), sets, selective)
+    return CalibrationScores(TemperatureScores(calibration.temperature, *scores), conformal, selective)
