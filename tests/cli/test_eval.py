@@ -147,7 +147,7 @@ def test_ood_table_agrees_with_json(run: str, other: str, capsys: pytest.Capture
     for name, values in found["detectors"].items():
         assert rows[name] == [f"{100 * values[key]:.2f}" for key in ("auroc", "aupr", "fpr95")]
     assert text.startswith(f"{run}: OOD detection, {other} against cifar10\n")
-    assert "last epoch, 6 images from inside and 2 from outside, the positives" in text
+    assert "last epoch, 6 images from inside, 2 from outside. AUPR: those from outside are the positives." in text
 
 
 def test_corruptions_and_ood_can_be_scored_at_once(

@@ -110,3 +110,19 @@ def test_installed_plugin_that_fails_is_a_warning(
     with pytest.warns(UserWarning, match="broken"):
         assert main(["list", "masks"]) == 0
     assert "cut" in capsys.readouterr().out
+
+
+def test_a_logger_of_a_plugin_file_is_not_imported_again(tmp_path: Path) -> None:
+    """A second import would register the file's components twice."""
+    file, out = plugin(tmp_path / "logging_mask.py", "logged"), tmp_path / "run"
+    with file.open("a") as opened:
+        opened.write(
+            "class Lines:\n"
+            "    def log_metrics(self, metrics, step=None):\n"
+            f"        open({str(tmp_path / 'steps')!r}, 'a').write(f'{{step}} ')\n"
+            "    def log_hyperparams(self, params): pass\n"
+            "    def finalize(self, status): pass\n"
+        )
+    words = ["--mask", "logged", "--epochs", "1", "--width", "1", "--device", "cpu", "--quiet", "--out", str(out)]
+    assert main(["train", "digits/cut-mixmo", *words, "--logger", "logging_mask.Lines", "--plugin", str(file)]) == 0
+    assert (tmp_path / "steps").read_text().split() == ["44"]

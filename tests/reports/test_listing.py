@@ -56,7 +56,7 @@ def test_scores_are_those_of_compare(folder: Path) -> None:
     (row,) = [row for row in Listing(folder).read() if row.run == "deep/finished"]
     expected = compare_runs([path]).runs[0].scores
     assert (row.top1, row.nll, row.nllc, row.ece) == tuple(expected[name] for name in ("top1", "nll", "nllc", "ece"))
-    assert (row.epoch, row.epochs, row.members, row.method) == (2, 2, 2, "digits/cut-mixmo")
+    assert (row.epoch, row.epochs, row.members, row.method) == (2, 2, 2, "digits/cut-mixmo, width = 1")
     assert row.curves["epoch"] == [1, 2]
 
 
@@ -119,3 +119,11 @@ def test_no_folder_and_no_runs_are_told(
     assert "is not a folder" in said("runs", tmp_path / "none")
     assert main(["runs", str(tmp_path)]) == 0
     assert "no runs below" in capsys.readouterr().out
+
+
+def test_scores_derived_from_runs_are_no_run(folder: Path) -> None:
+    before = set(states(folder))
+    kept = folder / "derived" / "two-networks" / "scores.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    assert set(states(folder)) == before

@@ -13,7 +13,7 @@ import pytest
 from mixmo.cli.app import main
 from mixmo.recipes.schema import Recipe
 from mixmo.reproduce.execute import epochs_logged
-from mixmo.reproduce.plan import needed
+from mixmo.reproduce.plan import expand, needed
 from mixmo.reproduce.queue import expand_queue, joined, read_queue
 from mixmo.reproduce.store import Store, run_name
 
@@ -48,11 +48,14 @@ def test_a_scale_given_replaces_those_of_the_queue(queue: Path) -> None:
     assert {recipe.epochs for recipe in needed(plans, Store(queue.parent / "out"))} == {10}
 
 
-def test_parts_of_one_table_are_printed_as_one(queue: Path) -> None:
+def test_parts_of_one_table_are_printed_as_the_whole_table(queue: Path) -> None:
+    """Finished runs of other parts are in it too."""
     queue.write_text(QUEUE.replace(", set: [epochs=8]", ""))
-    plans = joined(expand_queue(read_queue(queue)))
+    parts = expand_queue(read_queue(queue))
+    plans = joined(parts)
     assert [plan.table.name for plan in plans] == ["main-table", "alpha"]
-    assert {plans[0].table.rows[i].label for i, _ in plans[0].cells} == {"CutMix", "Vanilla"}
+    assert plans[0] == expand(plans[0].table, plans[0].scale, plans[0].settings, plans[0].seeds)
+    assert set(plans[0].cells) > {cell for part in parts[:-1] for cell in part.cells}
 
 
 def test_the_queue_of_the_repository_begins_with_the_papers_network() -> None:

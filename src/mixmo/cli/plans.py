@@ -78,10 +78,12 @@ def show_plan(plans: list[Plan], lacking: list[Recipe], store: Store, speed: Spe
     print(
         f"{len(runs)} runs needed, {len(runs) - len(lacking)} there, {len(lacking)} to train into {store.out / 'runs'}"
     )
+    small = speed.measured and all(recipe.dataset == "digits" for recipe in lacking)  # made for a CPU
     for recipe, differing in distinguished(lacking).items():
-        state = "resume" if store.begun(recipe) else "train"
-        print(f"  {state:6} {duration(left([recipe], store, h200())):>9}  {run_name(recipe)}  {differing}".rstrip())
-    print(f"{duration(left(lacking, store, h200()))} of one H200, one run after the other: {ABOUT}")
+        state, seconds = "resume" if store.begun(recipe) else "train", left([recipe], store, speed if small else h200())
+        print(f"  {state:6} {duration(seconds):>9}  {run_name(recipe)}  {differing}".rstrip())
+    if not small:
+        print(f"{duration(left(lacking, store, h200()))} of one H200, one run after the other: {ABOUT}")
     if speed.measured:
         print(f"{duration(left(lacking, store, speed))} of one {speed.name}: by a few steps measured now")
 

@@ -129,8 +129,8 @@ def print_ood(scores: OodScores, title: str) -> None:
     rows = [(name, *map(_percent, found)) for name, found in scores.detectors.items()]
     print_table(grid("detector", "AUROC %", "AUPR %", "FPR95 %", rows=rows))
     print_line(
-        f"{_epoch(scores.which)}{scores.inside_images:,} images from inside and "
-        f"{scores.outside_images:,} from outside, the positives"
+        f"{_epoch(scores.which)}{scores.inside_images:,} images from inside, {scores.outside_images:,} from outside. "
+        "AUPR: those from outside are the positives. FPR95: share of them accepted where 95 % of the others are"
     )
 
 
@@ -166,8 +166,7 @@ def print_comparison(found: Comparison) -> None:
     print_line(f"\nscores ({found.which} epoch)", "bold")
     table = grid("run", *[COLUMNS[name] for name in names])
     for letter, run in runs.items():
-        scores = run.scores if "top5" in _shown([run.scores]) else run.scores | {"top5": None}
-        table.add_row(letter if run.finished else f"{letter} (not ended)", *_cells(scores, names))
+        table.add_row(letter if run.finished else f"{letter} (not ended)", *_cells(run.scores, names))
     for group in found.seeds:
         of = " ".join(letter for letter, run in runs.items() if run.run in group.runs)
         table.add_row(f"mean of {of}", *_cells(group.mean, names))

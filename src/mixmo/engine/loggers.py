@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mixmo.runs.metrics_log import flat
+from mixmo.surgery.user_models import file_module
 from mixmo.utils.errors import UserError, first_line, unknown
 
 BUILT_IN = ("csv", "tensorboard")
@@ -91,7 +92,7 @@ def made(chosen: str | Logger, folder: Path) -> Logger:
     if not module:
         raise unknown("logger", chosen, BUILT_IN)
     try:
-        kind = getattr(importlib.import_module(module), name)
+        kind = getattr(file_module(module) or importlib.import_module(module), name)
         taken = [key for key in ("save_dir", "root_dir") if key in inspect.signature(kind).parameters]
         return made(kind(**{key: str(folder) for key in taken}), folder)
     except (ImportError, AttributeError, TypeError) as error:

@@ -65,7 +65,7 @@ def create(
             f"encoders = {quoted(encoders)}, heads = {quoted(heads)}; take one per member, or 1 shared by all"
         )
     parts = FAMILIES[match[1]](depth, width)
-    with advised(f"give a smaller model than {name}, or fewer classes, members or channels"):
+    with advised(f"give a smaller width than that of {name}, or fewer classes, members or channels"):
         return Network(
             [parts.encoder(channels) for _ in range(encoders)],
             parts.core(parts.encoded * (members if concat else 1)),

@@ -14,6 +14,7 @@ from mixmo.recipes.schema import Recipe
 from mixmo.reports.naming import method
 from mixmo.reports.run_data import TRACES
 from mixmo.reports.run_state import DAMAGED, describe, locked_inodes
+from mixmo.reproduce.store import DERIVED
 from mixmo.storage.plain_json import parse_json
 from mixmo.storage.plain_yaml import read_yaml
 from mixmo.utils.errors import UserError, first_line
@@ -22,6 +23,7 @@ from mixmo.utils.text import printable
 DEEPEST = 8  # folders below the given one
 POINTS = 60  # of a curve
 SCORES = ("top1", "nll", "nllc", "ece")
+VARIED = ("width", "mask", "alpha", "p", "r", "repetition", "rho", "encoders", "heads", "pixel")  # what studies vary
 CURVES = {"top1": ("test", "ensemble", "top1"), "nll": ("test", "ensemble", "nll"), "loss": ("train", "loss")}
 
 
@@ -60,7 +62,8 @@ def find_runs(folder: Path) -> Iterator[Path]:
         except OSError:  # unreadable, or removed meanwhile
             return
         seen.add(real)
-        is_run = any(entry.name in TRACES for entry in entries)
+        traces = {entry.name for entry in entries} & set(TRACES)
+        is_run = bool(traces) and (path.parent.name != DERIVED or traces != {"scores.json"})
         inner = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
         networks = [entry for entry in inner if entry.name.isdecimal() and is_run]
         networks = [entry for entry in networks if any(os.path.exists(f"{entry.path}/{trace}") for trace in TRACES)]
@@ -161,7 +164,9 @@ class _Files:
             raise UserError("it has no fields")
         self.method = str(self.recipe.get("dataset", ""))
         with suppress(UserError):  # of another version, or with user-defined components
-            self.method = method(Recipe.from_dict(self.recipe))[0]
+            name, changes = method(Recipe.from_dict(self.recipe))
+            shown = [f"{field} = {changes[field]}" for field in VARIED if field in changes]
+            self.method = ", ".join([name, *shown])
 
     def _scores(self) -> None:
         file = self.path / "scores.json"

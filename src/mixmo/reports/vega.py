@@ -99,7 +99,13 @@ def javascript() -> str:
     if not installed():
         raise UserError("a report needs vl-convert-python, which has the charts; pip install 'mixmo[report]'")
     code = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle().encode())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(  # in a session of its own: Ctrl-C in a terminal is for the training
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     if done.returncode:
         reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise UserError(f"vl-convert-python does not work ({reason}); install it again: pip install 'mixmo[report]'")

@@ -70,12 +70,12 @@ def _plan(entry: Entry) -> Plan:
 
 
 def joined(plans: Sequence[Plan]) -> list[Plan]:
-    """Join the plans of one table at one scale with the same settings and seeds: they are one table to print."""
+    """Return each table that parts are of, once per scale, settings and seeds: all of it, to be filled and printed."""
     found: dict[tuple[Any, ...], Plan] = {}
     for plan in plans:
         key = (plan.table.name, plan.scale, _key(plan.settings), plan.seeds)
-        cells = {**(found[key].cells if key in found else {}), **plan.cells}
-        found[key] = plan._replace(cells=cells)
+        if key not in found:
+            found[key] = expand(plan.table, plan.scale, plan.settings, plan.seeds)
     return list(found.values())
 
 

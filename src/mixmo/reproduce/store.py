@@ -27,6 +27,8 @@ from mixmo.utils.errors import UserError
 
 NOT_METHOD = ("width", "repetition", "seed", "epochs", "batch_size", "precision")  # say nothing about the method
 
+DERIVED = "derived"  # the folder below OUT
+
 
 def digest(*recipes: Recipe) -> str:
     """Return a short hash of recipes. Fields at their default do not enter: one that is added later changes none."""
@@ -134,7 +136,7 @@ class Store:
     def derived(self, group: tuple[Recipe, ...], name: str) -> dict[str, Any] | None:
         """Return derived scores of one run or an ensemble; None if absent or damaged, so that they are made again."""
         for folder in (self.out, *self.elsewhere):
-            path = folder / "derived" / group_name(group) / name
+            path = folder / DERIVED / group_name(group) / name
             try:
                 kept: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
                 if kept.pop("sha256") == _sum(kept):
@@ -145,7 +147,7 @@ class Store:
 
     def keep(self, group: tuple[Recipe, ...], name: str, found: dict[str, Any]) -> None:
         """Write what was computed from one run or an ensemble, with its checksum."""
-        path = self.out / "derived" / group_name(group) / name
+        path = self.out / DERIVED / group_name(group) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             temporary.write_text(json.dumps({**found, "sha256": _sum(found)}, indent=1))

@@ -199,7 +199,8 @@ def _read_recipe(path: Path) -> Recipe:
             raise UserError("it is not complete")
         recipe = Recipe.from_dict(fields)
     except (ValueError, TypeError) as error:
-        remedy = "restore it, or register the components that it names by --plugin FILE.py (docs/guides/extend.md)"
+        plugin = "--plugin FILE.py, or in Python by importing that file first (docs/guides/extend.md)"
+        remedy = f"restore it, or register the components that it names by {plugin}"
         raise UserError(f"{path} cannot be read as a recipe ({' '.join(str(error).split())}); {remedy}") from error
     checksums.verify(path)
     return recipe

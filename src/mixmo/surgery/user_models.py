@@ -33,6 +33,13 @@ def allow_file(path: Path, module: ModuleType) -> None:
     _files[path.parent if path.stem == "__init__" else path.with_suffix("")] = module
 
 
+def file_module(where: str) -> ModuleType | None:
+    """Return the module of this name that was loaded from a file, if one was."""
+    parts = tuple(where.split("."))
+    loaded = (module for path, module in reversed(_files.items()) if path.parts[-len(parts) :] == parts)
+    return next(loaded, None)
+
+
 def import_allowed(name: str) -> ModuleType:
     """Import a module that the user named; it may be in the current folder."""
     if (here := os.getcwd()) not in sys.path:  # as `python -m` does
@@ -74,10 +81,8 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _module(name: str, where: str) -> ModuleType:
-    parts = tuple(where.split("."))
-    for path, module in reversed(_files.items()):
-        if path.parts[-len(parts) :] == parts:
-            return module
+    if loaded := file_module(where):
+        return loaded
     if not {name, where} & _allowed:
         raise UserError(
             f"the recipe would run code of module '{where}'; if you trust it, give --plugin {where} or its file, "
