@@ -12,7 +12,7 @@ from mixmo.calibration.selective import Selective, fit_selective
 from mixmo.metrics.checks import check_predictions
 from mixmo.metrics.temperature import fit_temperature
 from mixmo.utils.device import on_cpu
-from mixmo.utils.errors import UserError, check_number, check_whole
+from mixmo.utils.errors import UserError, check_number, check_whole, first_line
 
 TUNED = 5  # one held-out sample in so many chooses the constants of RAPS, the others fit its quantile
 
@@ -63,7 +63,7 @@ class Calibration:
             selective = None if selective is None else Selective(**selective)
             return cls(**fields | {"conformal": conformal, "selective": selective})
         except (KeyError, TypeError) as error:
-            raise UserError(f"this is not a calibration saved by mixmo ({error}); fit it again") from error
+            raise UserError(f"this is not a calibration saved by mixmo ({first_line(error)}); fit it again") from error
 
 
 @on_cpu

@@ -9,7 +9,7 @@ from mixmo._version import __version__
 from mixmo.calibration.conformal import Conformal
 from mixmo.calibration.selective import Selective
 from mixmo.storage.plain_json import parse_json
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, first_line
 
 INPUT = "images"
 OUTPUTS = {
@@ -74,7 +74,9 @@ class Metadata:
                     known[name] = kind(**known[name])
             return cls(**known)
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"the file has no mixmo metadata ({error}); write it with `mixmo export`") from error
+            raise UserError(
+                f"the file has no mixmo metadata ({first_line(error)}); write it with `mixmo export`"
+            ) from error
 
 
 def check_statistics(

@@ -12,7 +12,7 @@ from mixmo.storage.weights import shapes
 from mixmo.surgery.hollow import Hollow
 from mixmo.surgery.libraries import make_model
 from mixmo.surgery.wrapped import Wrapped
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, quoted
 
 OPTIONS = {  # that a saved network may have; others read files
     "timm": ("num_classes", "in_chans", "img_size"),
@@ -32,7 +32,8 @@ def make(architecture: dict[str, Any]) -> nn.Module:
         raise UserError(f"mixmo cannot build a {architecture['backbone']}; give the bare model by model=")
     name, options = architecture[source], architecture["options"]
     if not set(options) <= set(OPTIONS[source]):
-        raise UserError(f"{source}'s '{name}' with {', '.join(options)} is not of this version; install a newer mixmo")
+        given = f"{quoted(name)} with {quoted(', '.join(options))}"
+        raise UserError(f"{source}'s {given} is not of this version; install a newer mixmo")
     return make_model(source, name, options)
 
 

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from mixmo.calibration.posthoc import Calibration
-from mixmo.utils.errors import UserError, quoted
+from mixmo.utils.errors import UserError, first_line, quoted
 
 LARGEST = 4096  # pixels per side of an image
 
@@ -75,7 +75,9 @@ class About:
                 known["calibration"] = Calibration.from_dict(known["calibration"])
             return cls(**known)
         except TypeError as error:
-            raise UserError(f"this is not the metadata of a network ({error}); save the network again") from error
+            raise UserError(
+                f"this is not the metadata of a network ({first_line(error)}); save the network again"
+            ) from error
 
 
 def _is_side(value: object) -> bool:

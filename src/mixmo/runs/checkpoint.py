@@ -23,7 +23,7 @@ from mixmo.storage import checksums
 from mixmo.storage.files import atomic_write, leftovers, write_errors
 from mixmo.storage.plain_json import parse_json
 from mixmo.storage.weights import UNFINISHED, load_tensors, load_weights, save_tensors, to_bfloat16
-from mixmo.utils.errors import UserError
+from mixmo.utils.errors import UserError, first_line
 
 T = TypeVar("T")
 MOMENTUM = "momentum_buffer"
@@ -255,7 +255,7 @@ def read_state(checkpoint: Path) -> State:
         if state.logged is not None:
             state.logged = {int(epoch): str(line_hash) for epoch, line_hash in state.logged.items()}
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error})") from error
+        raise UserError(f"{path} is damaged ({first_line(error)})") from error
     checksums.verify(path)
     return state
 

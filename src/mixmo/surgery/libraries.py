@@ -13,7 +13,7 @@ from urllib.request import getproxies
 
 from torch import Tensor, nn
 
-from mixmo.utils.errors import UserError, first_line, unknown
+from mixmo.utils.errors import UserError, first_line, quoted, unknown
 from mixmo.utils.progress import Work
 
 LIBRARIES = ("timm", "torchvision")
@@ -152,7 +152,7 @@ def _create(library: str, name: str, options: dict[str, Any]) -> nn.Module:
 
 
 def _rejected(library: str, name: str, options: dict[str, Any], error: Exception) -> UserError:
-    given = ", ".join(f"{option} = {value}" for option, value in options.items())
+    given = ", ".join(f"{option} = {quoted(value)}" for option, value in options.items())
     return UserError(f"{library}'s '{name}' does not take {given} ({first_line(error)})")
 
 
