@@ -100,13 +100,17 @@ def test_tables_of_results_fit_80_columns(capsys: pytest.CaptureFixture[str]) ->
     assert "mean of" in tables
 
 
-def test_top5_of_five_classes_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+def test_top5_of_five_classes_is_a_dash_and_a_perfect_one_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     scores = {"top1": 0.5, "top5": 0.9, "nll": 1.0, "nllc": 1.0, "ece": 0.1, "brier": 0.5}
-    both = [ComparedRun(name, True, None, {}, scores | {"top5": top5}) for name, top5 in (("ten", 0.9), ("five", 1.0))]
-    print_comparison(Comparison("last", both, {}, []))
+    runs = [
+        ComparedRun(f"{name}-{top5}", True, None, {"dataset": name}, scores | {"top5": top5})
+        for name, top5 in (("ten", 0.9), ("five", 1.0), ("ten", 1.0))
+    ]
+    print_comparison(Comparison("last", runs, {}, []))
     rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
     assert ["A", "50.00", "90.00"] in rows
     assert ["B", "50.00", "-"] in rows
+    assert ["C", "50.00", "100.00"] in rows
 
 
 def test_a_folder_that_is_no_run_raises_an_error(tmp_path: Path, said: Callable[..., str]) -> None:
